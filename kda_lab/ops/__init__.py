@@ -1,0 +1,1 @@
+"""What each operator computes: one folder an op, found by its name."""

@@ -1,0 +1,155 @@
+"""The shared nouns of every op: its specification, one call of it, an arm, a mutant, its work.
+
+An op folder `ops/<op>/` (dots of the op's name become underscores) holds exactly these files:
+
+    spec.py       SPEC: OpSpec                                            (floor)
+    oracle.py     oracle_fp32(call), oracle_fp64(call), emulate(call) -> dict[str, Tensor]
+    baselines.py  ARMS: tuple[Arm, ...]; the first is the speed baseline
+    cases.py      rows(...), synthesise(row, seed, device), with_guard_rows(call, count),
+                  changed(call, lengths, seed)
+    work.py       work(call) -> Work
+    mutants.py    MUTANTS: tuple[Mutant, ...]
+    gates.py      TOLERANCES: the op's tolerance table with its sources
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import torch
+
+Scalar = bool | int | float | str | None
+Launcher = Callable[[], None]
+"""Launches one bound call; writes that call's `outputs`; takes and returns nothing."""
+
+
+@dataclass(frozen=True)
+class OpSpec:
+    """One operator's signature, as the door, captures and contracts know it."""
+
+    name: str
+    """Dotted: `qsa.packed_decode`."""
+    tensors: tuple[str, ...]
+    """Input tensors in positional order."""
+    scalars: tuple[str, ...]
+    """Keyword-only scalars."""
+    outputs: tuple[str, ...]
+    """Names of the outputs; a single output is also the return value."""
+    fallback: tuple[str, ...] = ()
+    """Ordered names of what runs when no contract matches; empty: the call raises."""
+    refusal: str = "unsupported call"
+    """Words that open the error when nothing may run."""
+
+    @property
+    def folder(self) -> str:
+        """Name of the op's folder in `kda_lab/ops/`."""
+        return self.name.replace(".", "_")
+
+
+@dataclass(frozen=True)
+class Call:
+    """The tensors and scalars of one call of an op, with buffers for its outputs."""
+
+    op: str
+    inputs: dict[str, torch.Tensor]
+    scalars: dict[str, Scalar]
+    outputs: dict[str, torch.Tensor]
+    label: str = ""
+    """Readable id of the row or capture: `tp1-B4-saturated`."""
+    facts: dict[str, Any] = field(default_factory=dict)
+    """Axes and other host-side facts: `{"B": 4, "HQ": 24, "HKV": 2, "lengths": [...]}`."""
+
+    @property
+    def device(self) -> torch.device:
+        return next(iter(self.inputs.values())).device
+
+    def to(self, device: torch.device | str) -> Call:
+        """The same call on another device, every tensor copied (strides kept by torch)."""
+        return replace(
+            self,
+            inputs={n: t.to(device, copy=True) for n, t in self.inputs.items()},
+            outputs={n: t.to(device, copy=True) for n, t in self.outputs.items()},
+        )
+
+    def with_inputs(self, **tensors: torch.Tensor) -> Call:
+        """The same call with some inputs replaced."""
+        return replace(self, inputs={**self.inputs, **tensors})
+
+    def with_outputs(self, **tensors: torch.Tensor) -> Call:
+        """The same call with some output buffers replaced."""
+        return replace(self, outputs={**self.outputs, **tensors})
+
+
+@dataclass(frozen=True)
+class Row:
+    """One benchmark case: an op with its shape class, before tensors exist."""
+
+    op: str
+    label: str
+    parameters: dict[str, Any]
+    """Axes and class of the row: `{"HQ": 24, "HKV": 2, "B": 4, "lengths": "saturated"}`."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """The least work a call needs: each input byte read once, each output byte written once."""
+
+    bytes_read: int
+    bytes_written: int
+    flops: int
+
+    @property
+    def bytes_moved(self) -> int:
+        return self.bytes_read + self.bytes_written
+
+
+class Arm(Protocol):
+    """One implementation of an op that can be judged and timed: baseline, library, kernel or mutant."""
+
+    name: str
+
+    def unavailable(self, device: torch.device) -> str:
+        """Why the arm cannot run on `device` (`unavailable, because …`); empty when it can."""
+        ...
+
+    def bind(self, calls: Sequence[Call]) -> list[Launcher]:
+        """Prepare for calls of one geometry (plan, compile, scratch); one launcher a call, in order.
+
+        A launcher reads the call's input tensors when it runs, not when it is bound, and writes
+        into `call.outputs`. Preparation is done here, once, so that it is never timed.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class FunctionArm:
+    """An arm made of a plain function that computes one call and writes its outputs."""
+
+    name: str
+    function: Callable[[Call], None]
+    requires_cuda: bool = False
+
+    def unavailable(self, device: torch.device) -> str:
+        if self.requires_cuda and device.type != "cuda":
+            return f"unavailable, because {self.name} needs a CUDA device and this one is {device.type}"
+        return ""
+
+    def bind(self, calls: Sequence[Call]) -> list[Launcher]:
+        return [lambda call=call: self.function(call) for call in calls]  # type: ignore[misc]
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A deliberately wrong implementation, and the inputs on which it is wrong at all."""
+
+    name: str
+    what: str
+    """One sentence: the mistake, in words."""
+    make: Callable[[], Arm]
+    """A fresh arm a use, since some mutants keep state between launches."""
+    applies: Callable[[Call], bool] = lambda call: True
+    """False where the mistake changes nothing (a wrong head map with one KV head)."""
+    why_not: str = ""
+    """Why it does not apply there, in words; required when `applies` can be False."""

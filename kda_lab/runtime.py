@@ -1,0 +1,201 @@
+"""The machine: devices, capability, interpreter mode, environment variables, versions, provenance.
+
+This is the only module that reads environment variables or asks what hardware is there.
+Importing it does nothing but import torch.
+
+Environment variables (all of them):
+
+| variable                  | meaning                                                            |
+|---------------------------|--------------------------------------------------------------------|
+| KDA_LAB_KERNEL            | force one exported kernel by name for every op it implements       |
+| KDA_LAB_DISPATCH          | `off` switches every exported kernel off: only fallbacks run       |
+| KDA_LAB_ALLOW_COMPILED    | `1` also dispatches architectures that are compiled, not qualified |
+| KDA_LAB_CAPTURE           | recorder for a process one cannot edit: `target=op:directory`      |
+| TRITON_INTERPRET          | `1` runs Triton kernels on the CPU (Triton's own variable)         |
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.metadata
+import os
+import platform
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from kda_lab.errors import UnavailableError
+
+ENVIRONMENT_VARIABLES = (
+    "KDA_LAB_KERNEL",
+    "KDA_LAB_DISPATCH",
+    "KDA_LAB_ALLOW_COMPILED",
+    "KDA_LAB_CAPTURE",
+    "TRITON_INTERPRET",
+)
+PACKAGES = ("kda-lab", "torch", "triton", "flashinfer-python", "numpy", "scipy", "papermill")
+
+
+def environment(name: str) -> str:
+    """Value of one variable of the table above, stripped; empty when unset.
+
+    Raises:
+        KeyError: the name is not in the table, so nobody would find it documented.
+    """
+    if name not in ENVIRONMENT_VARIABLES:
+        raise KeyError(f"{name} is not in runtime.ENVIRONMENT_VARIABLES")
+    return os.environ.get(name, "").strip()
+
+
+def capability(device: torch.device | str | int = "cuda") -> tuple[int, int] | None:
+    """Exact compute capability `(major, minor)` of a device; None for a CPU or without CUDA."""
+    device = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
+    if device.type != "cuda" or not torch.cuda.is_available():
+        return None
+    return _cuda_capability(device.index if device.index is not None else torch.cuda.current_device())
+
+
+@functools.lru_cache(maxsize=None)
+def _cuda_capability(index: int) -> tuple[int, int]:
+    return torch.cuda.get_device_capability(index)
+
+
+def default_device() -> torch.device:
+    """The device a run uses when none is named: the current CUDA device, else the CPU."""
+    if torch.cuda.is_available():
+        return torch.device("cuda", torch.cuda.current_device())
+    return torch.device("cpu")
+
+
+def resolve_device(name: str) -> torch.device:
+    """Turn `auto`, `cpu`, `cuda` or `cuda:N` into a device.
+
+    Raises:
+        UnavailableError: a CUDA device is asked for and there is none.
+    """
+    if name == "auto":
+        return default_device()
+    device = torch.device(name)
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise UnavailableError("runtime", f"device is {name!r}; torch {torch.__version__} sees no CUDA device here. Use 'cpu' or 'auto'.")
+    if device.type == "cuda" and device.index is None:
+        device = torch.device("cuda", torch.cuda.current_device())
+    return device
+
+
+def interpreter_on() -> bool:
+    """Whether Triton kernels run in Triton's interpreter instead of on a GPU."""
+    return environment("TRITON_INTERPRET") == "1"
+
+
+def use_interpreter_on_cpu() -> bool:
+    """Switch Triton's interpreter on when there is no GPU; must run before a kernel is defined.
+
+    Returns whether the interpreter is on. On a GPU machine nothing changes.
+    """
+    if not torch.cuda.is_available():
+        os.environ["TRITON_INTERPRET"] = "1"
+    return interpreter_on()
+
+
+@dataclass(frozen=True)
+class OptionalModule:
+    """An optional package: either its module, or the reason why it cannot be used."""
+
+    name: str
+    module: ModuleType | None
+    reason: str
+    """Empty when the module is there; else `unavailable, because …`."""
+
+
+@functools.lru_cache(maxsize=None)
+def import_optional(name: str) -> OptionalModule:
+    """Import an optional package, whatever its import does.
+
+    FlashInfer 0.6.18 raises AssertionError on a machine without a GPU, so no list of
+    expected exceptions would be complete: any failure becomes a reason, never a crash.
+    """
+    try:
+        return OptionalModule(name, importlib.import_module(name), "")
+    # Expected: ImportError, AssertionError, OSError of a missing driver, RuntimeError of a version guard.
+    except Exception as error:
+        text = str(error).strip().splitlines()
+        detail = f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
+        return OptionalModule(name, None, f"unavailable, because importing {name} raised {detail}")
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python and of the packages in `PACKAGES`; `absent` where not installed."""
+    found = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            found[package] = "absent"
+    return found
+
+
+def git_state(folder: Path | None = None) -> dict[str, Any]:
+    """Commit and dirty flag of the checkout that holds `folder`; `unknown` outside a checkout."""
+    folder = folder or Path.cwd()
+    try:
+        commit = _git(folder, "rev-parse", "HEAD")
+        return {"commit": commit, "dirty": bool(_git(folder, "status", "--porcelain", "--untracked-files=no"))}
+    except (OSError, subprocess.SubprocessError):
+        return {"commit": "unknown", "dirty": None}
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    done = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, text=True, check=True, timeout=20)
+    return done.stdout.strip()
+
+
+def device_facts(device: torch.device | str) -> dict[str, Any]:
+    """What a record must say of a device: name, capability, SMs, L2 bytes, memory, UUID, driver."""
+    device = torch.device(device)
+    if device.type != "cuda":
+        return {"type": device.type, "name": platform.processor() or platform.machine(), "interpreter": interpreter_on()}
+    facts = torch.cuda.get_device_properties(device)
+    return {
+        "type": "cuda",
+        "name": facts.name,
+        "capability": list(capability(device) or ()),
+        "sm_count": facts.multi_processor_count,
+        "l2_bytes": facts.L2_cache_size,
+        "memory_bytes": facts.total_memory,
+        "uuid": str(facts.uuid),
+        "driver": driver_version(),
+        "cuda": torch.version.cuda,
+        "interpreter": interpreter_on(),
+    }
+
+
+@functools.lru_cache(maxsize=None)
+def driver_version() -> str:
+    """NVIDIA driver version through NVML; the reason when NVML cannot tell."""
+    nvml = import_optional("pynvml")
+    if nvml.module is None:
+        return nvml.reason
+    try:
+        nvml.module.nvmlInit()
+        return str(nvml.module.nvmlSystemGetDriverVersion())
+    except nvml.module.NVMLError as error:
+        return f"unavailable, because NVML says {error}"
+
+
+def provenance(device: torch.device | str = "cpu") -> dict[str, Any]:
+    """Everything a record needs to be traced back: code, command, packages, device, variables."""
+    return {
+        "kda_lab": versions()["kda-lab"],
+        "git": git_state(),
+        "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]])[:400],
+        "versions": versions(),
+        "device": device_facts(device),
+        "environment": {name: environment(name) for name in ENVIRONMENT_VARIABLES if environment(name)},
+    }
