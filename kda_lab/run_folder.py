@@ -32,8 +32,8 @@ def write_atomic(path: Path, content: bytes | str) -> None:
             stream.flush()
             os.fsync(stream.fileno())
         # mkstemp makes files private; a report is for everyone who may read the folder.
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
+        Path(temporary).chmod(0o644)
+        Path(temporary).replace(path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise

@@ -1,0 +1,1 @@
+"""Captures: the tensors of real and synthetic calls, recorded, kept, checked and loaded."""

@@ -7,16 +7,57 @@ Data only; the rules that read it are in `predicate.py`.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import PurePosixPath
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from typing_extensions import Self
 
 CONTRACT_VERSION = 1
+DIMENSION = re.compile(r"([A-Za-z][A-Za-z0-9_]*?)(?:([+-])(\d+))?")
+
+
+def split_dimension(dimension: str) -> tuple[str, int]:
+    """`B` to `("B", 0)`, `B+1` to `("B", 1)`.
+
+    Raises:
+        ValueError: it is neither an axis name nor a name plus or minus a constant.
+    """
+    match = DIMENSION.fullmatch(dimension)
+    if match is None:
+        raise ValueError(f"{dimension!r} is no axis name like B, and no name plus a constant like B+1")
+    name, sign, constant = match.groups()
+    return name, int(f"{sign or '+'}{constant or 0}")
+
+
+def _checked_dimension(dimension: int | str) -> int | str:
+    if isinstance(dimension, str):
+        split_dimension(dimension)
+    elif dimension < 0:
+        raise ValueError(f"an extent is {dimension}; allowed: 0 or more")
+    return dimension
+
+
+def _power_of_two(alignment_bytes: int) -> int:
+    if alignment_bytes not in (1, 2, 4, 8, 16, 32, 64, 128, 256):
+        raise ValueError(f"alignment_bytes is {alignment_bytes}; allowed: a power of two from 1 to 256")
+    return alignment_bytes
+
+
+def _inside_folder(path: str) -> str:
+    parts = PurePosixPath(path).parts
+    if not parts or path.startswith("/") or ".." in parts or "\\" in path:
+        raise ValueError(f"a path is {path!r}; allowed: relative, with /, without ..")
+    return path
+
 
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$")]
 OpName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)+$")]
-Dimension = int | str
+RelativePath = Annotated[str, AfterValidator(_inside_folder)]
+Dimension = Annotated[int | str, AfterValidator(_checked_dimension)]
 """A fixed extent, an axis name (`B`), or an axis plus a constant (`B+1`)."""
 Verdict = Literal["faster", "slower", "same", "ambiguous"]
 
@@ -28,15 +69,16 @@ class _Data(BaseModel):
 class TensorGate(_Data):
     """What one tensor must be."""
 
-    dtypes: tuple[str, ...]
+    dtypes: tuple[str, ...] = Field(min_length=1)
     """Allowed dtypes without the `torch.` prefix: `bfloat16`."""
     shape: tuple[Dimension, ...]
     """One entry a dimension; the same axis name must mean the same extent in every tensor."""
     contiguous: bool = True
     """Row-major without gaps. False allows any strides."""
-    alignment_bytes: int = 1
-    """The data pointer must be a multiple of this."""
+    alignment_bytes: Annotated[int, AfterValidator(_power_of_two)] = 1
+    """The data pointer must be a multiple of this: a power of two, at most 256."""
     optional: bool = False
+    """May be None: an output buffer that the kernel then allocates."""
     device: Literal["cuda"] = "cuda"
 
 
@@ -51,12 +93,24 @@ class ScalarGate(_Data):
     remedy: str = ""
     """Sentence appended to the refusal."""
 
+    @model_validator(mode="after")
+    def _bounds_in_order(self) -> Self:
+        if self.minimum is not None and self.maximum is not None and self.minimum > self.maximum:
+            raise ValueError(f"minimum {self.minimum:g} is above maximum {self.maximum:g}")
+        return self
+
 
 class AxisRange(_Data):
     """Inclusive range of an axis."""
 
     minimum: int
     maximum: int
+
+    @model_validator(mode="after")
+    def _bounds_in_order(self) -> Self:
+        if self.minimum > self.maximum:
+            raise ValueError(f"minimum {self.minimum} is above maximum {self.maximum}")
+        return self
 
 
 class ShapeRule(_Data):
@@ -78,6 +132,8 @@ class CompileUnit(_Data):
     """Arguments known to be multiples of 16 (pointers, strides)."""
     num_warps: int = 4
     num_stages: int = 2
+    capabilities: tuple[tuple[int, int], ...] = ()
+    """Architectures this unit is launched on; empty: all."""
 
 
 class Fallback(_Data):
@@ -85,6 +141,15 @@ class Fallback(_Data):
 
     kind: Literal["raise", "chain"]
     chain: tuple[str, ...] = ()
+    """Names in order; empty exactly when `kind` is `raise`."""
+
+    @model_validator(mode="after")
+    def _chain_has_names(self) -> Self:
+        if (self.kind == "chain") != bool(self.chain):
+            raise ValueError(
+                f"fallback kind is {self.kind!r} with chain {self.chain!r}; a chain has names, a raise none"
+            )
+        return self
 
 
 class State(_Data):
@@ -129,9 +194,14 @@ class Declaration(_Data):
     kernels_per_call: int
     compile_units: tuple[CompileUnit, ...]
 
+    @model_validator(mode="after")
+    def _axes_are_shown(self) -> Self:
+        _require_axes("callable", self.callable, self.tensors.values())
+        return self
+
 
 class SourceFile(_Data):
-    path: str
+    path: RelativePath
     """Relative to the kernel's folder."""
     sha256: Sha256
     language: Literal["triton", "cuda", "python"]
@@ -150,7 +220,7 @@ class Provenance(_Data):
 class Evidence(_Data):
     """A committed file that a claim rests on."""
 
-    path: str
+    path: RelativePath
     """Relative to the repository root: `reports/evidence/…`."""
     sha256: Sha256
 
@@ -181,6 +251,15 @@ class Qualification(_Data):
     evidence: Evidence | None = None
     note: str = ""
     resources: tuple[Resources, ...] = ()
+
+    @model_validator(mode="after")
+    def _claims_are_backed(self) -> Self:
+        major, minor = self.capability
+        if self.status == "qualified" and self.evidence is None:
+            raise ValueError(f"{major}.{minor} is qualified without evidence; name the file and its hash")
+        if self.status == "refused" and not self.note:
+            raise ValueError(f"{major}.{minor} is refused without a note; say why")
+        return self
 
 
 class MutantResult(_Data):
@@ -241,6 +320,26 @@ class Contract(Declaration):
     gate_power: GatePower
     benchmarks: tuple[BenchRow, ...]
     headline: tuple[Headline, ...]
+
+    @model_validator(mode="after")
+    def _is_consistent(self) -> Self:
+        _require_axes("dispatched", self.dispatched, self.tensors.values())
+        _require_unique("sources", [source.path for source in self.sources])
+        _require_unique("architectures", [architecture.capability for architecture in self.architectures])
+        return self
+
+
+def _require_axes(field: str, rules: Iterable[ShapeRule], gates: Iterable[TensorGate]) -> None:
+    shown = {split_dimension(d)[0] for gate in gates for d in gate.shape if isinstance(d, str)}
+    missing = sorted({axis for rule in rules for axis in rule.axes} - shown)
+    if missing:
+        raise ValueError(f"{field} names the axes {missing}; allowed: {sorted(shown)}, which the tensor shapes show")
+
+
+def _require_unique(field: str, values: Sequence[object]) -> None:
+    twice = sorted({repr(value) for value in values if values.count(value) > 1})
+    if twice:
+        raise ValueError(f"{field} names {', '.join(twice)} twice; allowed: once")
 
 
 def json_schema() -> dict[str, object]:

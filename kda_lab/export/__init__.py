@@ -1,0 +1,1 @@
+"""From a judged candidate to an exported kernel: compile gate, evidence, gates, an atomic swap into the package."""

@@ -108,7 +108,18 @@ class Work:
 class Arm(Protocol):
     """One implementation of an op that can be judged and timed: baseline, library, kernel or mutant."""
 
-    name: str
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def source_sha256(self) -> str:
+        """SHA-256 of the source that was judged; empty for libraries and torch functions."""
+        ...
+
+    @property
+    def reads_live_lengths(self) -> bool:
+        """False when `bind` fixes the lengths (a host-side plan): such an arm is not replayed on others."""
+        ...
 
     def unavailable(self, device: torch.device) -> str:
         """Why the arm cannot run on `device` (`unavailable, because …`); empty when it can."""
@@ -130,6 +141,8 @@ class FunctionArm:
     name: str
     function: Callable[[Call], None]
     requires_cuda: bool = False
+    source_sha256: str = ""
+    reads_live_lengths: bool = True
 
     def unavailable(self, device: torch.device) -> str:
         if self.requires_cuda and device.type != "cuda":

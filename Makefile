@@ -1,0 +1,40 @@
+# demo: the main job on the bundled captures. test: everything, notebooks included.
+# Both set up .venv first: needs Python 3.10 to 3.13 and make.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# The lock is for Python 3.11 and later; Python 3.10, or `make LOCK= …`, takes what pyproject.toml allows.
+LOCK := $(shell $(PYTHON) -c "import sys; print('requirements/cpu.lock' if sys.version_info >= (3, 11) else '')")
+
+.PHONY: demo test lint docs report
+
+$(VENV)/ready: pyproject.toml $(LOCK)
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet $(if $(LOCK),--requirement $(LOCK)) --editable '.[dev,capture]'
+	touch $@
+
+demo: $(VENV)/ready
+	$(BIN)/kda-lab doctor
+	$(BIN)/kda-lab run notebooks/20_replay_qsa.ipynb --out reports/local/demo
+	$(BIN)/kda-lab run notebooks/50_export.ipynb --out reports/local/demo-export -p run=reports/local/demo
+	$(BIN)/kda-lab kernels list
+	@echo "Open reports/local/demo/index.html"
+
+test: $(VENV)/ready
+	$(BIN)/python -m pytest tests
+	$(BIN)/python -m pytest --nbval-lax --nbval-cell-timeout=600 -p no:cacheprovider notebooks
+
+lint: $(VENV)/ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/codespell
+	$(BIN)/jupytext --to ipynb --test notebooks/*.py
+
+docs: $(VENV)/ready
+	$(BIN)/python -m pytest tests/test_docs.py
+
+report: $(VENV)/ready
+	$(BIN)/kda-lab report reports

@@ -1,0 +1,154 @@
+"""Take one Python call apart: tensors and scalars by argument name, and what could not be recorded."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from kda_lab.captures.layout import refusal
+from kda_lab.errors import ParameterError, Reason
+from kda_lab.ops.protocol import Scalar
+
+
+@dataclass(frozen=True)
+class Target:
+    """A callable by dotted name: the object that holds it, and the attribute."""
+
+    owner: Any
+    """A module or a class."""
+    attribute: str
+    raw: Any
+    """The attribute as it is stored: function, staticmethod or classmethod."""
+    own: bool
+    """Whether the owner itself holds it; False for a method that a class inherits."""
+    function: Callable[..., Any]
+    """The plain function under a staticmethod or classmethod."""
+    bound_first: bool
+    """Whether the first argument is `self` or `cls`, which is never recorded."""
+
+    @property
+    def wrapping(self) -> Callable[[Callable[..., Any]], Any]:
+        """How a replacement must be wrapped to sit in the same place."""
+        return type(self.raw) if isinstance(self.raw, (staticmethod, classmethod)) else lambda function: function
+
+
+def resolve(dotted: str) -> Target:
+    """Find `package.module.function` or `package.module.Class.method`.
+
+    Raises:
+        ParameterError: no such module or attribute, or it is not callable.
+    """
+    parts = dotted.split(".")
+    for cut in range(len(parts) - 1, 0, -1):
+        name = ".".join(parts[:cut])
+        try:
+            owner: Any = importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            # A module that is there but misses one of its own imports is another fault: show it.
+            if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+                raise
+            continue
+        return _attribute(dotted, owner, parts[cut:])
+    raise ParameterError("captures", [Reason("target", repr(dotted), "package.module.function, importable here")])
+
+
+def _attribute(dotted: str, owner: Any, names: list[str]) -> Target:
+    try:
+        for name in names[:-1]:
+            owner = getattr(owner, name)
+        found = getattr(owner, names[-1])
+        raw = inspect.getattr_static(owner, names[-1])
+    except AttributeError as error:
+        raise ParameterError(
+            "captures", [Reason("target", repr(dotted), f"an attribute that exists ({error})")]
+        ) from error
+    if not callable(found) or isinstance(found, type):
+        raise ParameterError(
+            "captures", [Reason("target", f"{dotted}, a {type(found).__name__}", "a function or method")]
+        )
+    function = raw.__func__ if isinstance(raw, (staticmethod, classmethod)) else raw
+    bound_first = isinstance(owner, type) and not isinstance(raw, staticmethod)
+    own = names[-1] in vars(owner)
+    return Target(owner, names[-1], raw, own, function if callable(function) else found, bound_first)
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """One call's arguments, sorted by kind."""
+
+    tensors: dict[str, torch.Tensor]
+    scalars: dict[str, Scalar]
+    refused: dict[str, str]
+    """Argument name to why it was not recorded."""
+
+
+def bind(function: Callable[..., Any], args: tuple[Any, ...], named: Mapping[str, Any], skip_first: bool) -> Arguments:
+    """Name the arguments of a call by the function's signature, defaults included.
+
+    Builtins without a signature get `arg0`, `arg1`, …. Items of `*rest` are `rest_0`, …; items of
+    `**extra` keep their own names.
+
+    Raises:
+        TypeError: the arguments do not fit the signature (the call itself will raise the same).
+    """
+    return split(_pairs(function, args, named, skip_first))
+
+
+def _pairs(
+    function: Callable[..., Any], args: tuple[Any, ...], named: Mapping[str, Any], skip_first: bool
+) -> Iterable[tuple[str, Any]]:
+    try:
+        signature = inspect.signature(function)
+    except ValueError:
+        return [*((f"arg{i}", value) for i, value in enumerate(args[skip_first:])), *named.items()]
+    bound = signature.bind(*args, **named)
+    bound.apply_defaults()
+    pairs: list[tuple[str, Any]] = []
+    for position, (name, value) in enumerate(bound.arguments.items()):
+        kind = signature.parameters[name].kind
+        if skip_first and position == 0:
+            continue
+        if kind is inspect.Parameter.VAR_POSITIONAL:
+            pairs += [(f"{name}_{i}", item) for i, item in enumerate(value)]
+        elif kind is inspect.Parameter.VAR_KEYWORD:
+            pairs += list(value.items())
+        else:
+            pairs.append((name, value))
+    return pairs
+
+
+def split(pairs: Iterable[tuple[str, Any]]) -> Arguments:
+    """Sort named values into tensors, scalars and what is refused."""
+    found = Arguments({}, {}, {})
+    for name, value in pairs:
+        if isinstance(value, torch.Tensor):
+            if why := refusal(value):
+                found.refused[name] = why
+            else:
+                found.tensors[name] = value
+        elif isinstance(value, float) and not math.isfinite(value):
+            found.refused[name] = f"{value!r} is no JSON number"
+        elif value is None or type(value) in (bool, int, float, str):
+            found.scalars[name] = value
+        else:
+            found.refused[name] = f"{type(value).__name__} is neither a tensor nor a plain scalar"
+    return found
+
+
+def named_results(result: Any, names: tuple[str, ...]) -> dict[str, torch.Tensor]:
+    """The tensors of a return value by output name: one tensor, a tuple or list in order, or a dict by key."""
+    if isinstance(result, torch.Tensor):
+        pairs: Iterable[tuple[str, Any]] = [(names[0], result)] if names else []
+    elif isinstance(result, (tuple, list)):
+        pairs = zip(names, result, strict=False)
+    elif isinstance(result, dict):
+        pairs = [(name, result[name]) for name in names if name in result]
+    else:
+        pairs = []
+    return {name: value for name, value in pairs if isinstance(value, torch.Tensor) and not refusal(value)}

@@ -1,0 +1,211 @@
+"""The predicate: whether a call lies inside a contract, and every reason why it does not.
+
+A pure function of two values. It reads no device, no environment and no file, and returns all
+reasons at once. Whatever it cannot evaluate counts as a refusal.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from kda_lab.contracts.axes import resolve_axes, rule_reasons
+from kda_lab.contracts.facts import CallFacts, TensorFacts, call_facts, tensor_facts
+from kda_lab.contracts.model import Contract, Declaration, Qualification, ScalarGate, ShapeRule, TensorGate
+from kda_lab.errors import ParameterError, Reason
+
+__all__ = ["CallFacts", "Decision", "TensorFacts", "axes_of", "call_facts", "check", "tensor_facts"]
+
+Shapes = Literal["callable", "dispatched"]
+OPT_IN = "Set KDA_LAB_ALLOW_COMPILED=1 to run it there all the same."
+SHOWN_BITS = 256
+SHOWN_CHARACTERS = 80
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Whether a call may run, and every reason why not. True in a condition when it may."""
+
+    reasons: tuple[Reason, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether there is no reason against the call."""
+        return not self.reasons
+
+    def __bool__(self) -> bool:
+        return self.ok
+
+
+def check(
+    contract: Declaration,
+    facts: CallFacts,
+    shapes: Shapes = "callable",
+    allow_compiled: bool = False,
+) -> Decision:
+    """Decide whether a call lies inside a contract.
+
+    Args:
+        contract: a Contract; or a Declaration, which has no architectures yet, so that the
+            capability is not judged.
+        facts: of the call, from `call_facts`.
+        shapes: `callable`, all shapes the kernel accepts; or `dispatched`, the narrower set that
+            was measured to be faster.
+        allow_compiled: also accept an architecture that was compiled for but never run on.
+
+    Raises:
+        ParameterError: `dispatched` is asked of a Declaration, or `shapes` is another word.
+    """
+    rules = _rules(contract, shapes)
+    reasons = [*_tensor_reasons(contract, facts), *_device_reasons(contract, facts)]
+    axes, mismatches = resolve_axes(contract.tensors, facts.tensors)
+    reasons += mismatches
+    reasons += rule_reasons(contract, rules, shapes, axes, silent_when_unknown=bool(reasons))
+    reasons += _scalar_reasons(contract, facts)
+    if isinstance(contract, Contract) and not _all_off_cuda(facts):
+        reasons += _capability_reasons(contract.architectures, facts.capability, allow_compiled)
+    return Decision(tuple(reasons))
+
+
+def axes_of(contract: Declaration, facts: CallFacts) -> dict[str, int]:
+    """Axis extents of a call as the contract names them: `{"B": 4, "HQ": 24}`; unresolved axes are absent."""
+    axes, _ = resolve_axes(contract.tensors, facts.tensors)
+    return {name: axis.extent for name, axis in axes.items()}
+
+
+def show(value: Any) -> str:
+    """`repr` of a scalar, short, and never of anything that might be on a device."""
+    if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > SHOWN_BITS:
+        return f"an int of {value.bit_length()} bits"
+    if value is None or type(value) in (bool, int, float, str):
+        text = repr(value)
+        return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}…"
+    return f"a {type(value).__name__}"
+
+
+def _rules(contract: Declaration, shapes: str) -> tuple[ShapeRule, ...]:
+    if shapes == "callable":
+        return contract.callable
+    if shapes == "dispatched" and isinstance(contract, Contract):
+        return contract.dispatched
+    allowed = (
+        "'callable', 'dispatched'" if isinstance(contract, Contract) else "'callable' (a declaration has no other)"
+    )
+    raise ParameterError("contracts", [Reason("shapes", repr(shapes), allowed)])
+
+
+def _tensor_reasons(contract: Declaration, facts: CallFacts) -> Iterator[Reason]:
+    for name, gate in contract.tensors.items():
+        if name in facts.foreign:
+            yield Reason(name, facts.foreign[name], "a strided torch.Tensor")
+        elif name in facts.tensors:
+            yield from _one_tensor(name, gate, facts.tensors[name])
+        elif not gate.optional:
+            yield Reason(name, "None", "a torch.Tensor")
+    known = ", ".join(contract.tensors)
+    for name in sorted({*facts.tensors, *facts.foreign} - set(contract.tensors)):
+        yield Reason(name, "given", f"one of {known}", "The contract has no such tensor: leave it out.")
+
+
+def _one_tensor(name: str, gate: TensorGate, facts: TensorFacts) -> Iterator[Reason]:
+    if facts.dtype not in gate.dtypes:
+        allowed = ", ".join(f"torch.{dtype}" for dtype in gate.dtypes)
+        yield Reason(f"{name}.dtype", f"torch.{facts.dtype}", allowed, f"Cast {name}.")
+    if len(facts.shape) != len(gate.shape):
+        allowed = f"{len(gate.shape)} dimensions [{', '.join(map(str, gate.shape))}]"
+        yield Reason(f"{name}.shape", repr(facts.shape), allowed, f"Reshape {name}.")
+    if facts.device_type != gate.device:
+        yield Reason(f"{name}.device", repr(facts.device), f"a {gate.device} device", f"Move {name}.")
+    if gate.contiguous and not facts.contiguous:
+        remedy = f"Call {name}.contiguous()."
+        yield Reason(f"{name}.strides", repr(facts.strides), f"contiguous strides for {facts.shape!r}", remedy)
+    if facts.alignment % gate.alignment_bytes:
+        given, allowed = f"{facts.alignment} bytes", f"a multiple of {gate.alignment_bytes} bytes"
+        yield Reason(f"{name}.alignment", given, allowed, f"Clone {name}, or slice it at an aligned offset.")
+
+
+def _device_reasons(contract: Declaration, facts: CallFacts) -> Iterator[Reason]:
+    if not contract.same_device:
+        return
+    # Tensors on the wrong kind of device have a reason already and are no measure for the others.
+    placed = [(n, facts.tensors[n]) for n, gate in contract.tensors.items() if n in facts.tensors]
+    placed = [(n, tensor) for n, tensor in placed if tensor.device_type == contract.tensors[n].device]
+    for name, tensor in placed[1:]:
+        first, reference = placed[0]
+        if tensor.device_index != reference.device_index:
+            allowed = f"{reference.device!r}, the device of {first}"
+            yield Reason(f"{name}.device", repr(tensor.device), allowed, "Put all tensors on one device.")
+
+
+def _all_off_cuda(facts: CallFacts) -> bool:
+    """Whether no tensor is on a CUDA device, so that each has its own reason and a capability says nothing."""
+    return bool(facts.tensors) and all(tensor.device_type != "cuda" for tensor in facts.tensors.values())
+
+
+def _scalar_reasons(contract: Declaration, facts: CallFacts) -> Iterator[Reason]:
+    for name, gate in contract.scalars.items():
+        value = facts.scalars.get(name)
+        if value is None:
+            if not gate.optional:
+                yield Reason(name, "None", _allowed_scalars(gate), gate.remedy)
+        elif not _kind_matches(gate, value) or not _within(gate, value):
+            yield Reason(name, show(value), _allowed_scalars(gate), gate.remedy)
+    for name in sorted(facts.scalars.keys() - contract.scalars.keys(), key=str):
+        if facts.scalars[name] is not None:
+            known = ", ".join(contract.scalars)
+            remedy = "The contract has no such scalar: leave it out."
+            yield Reason(str(name), show(facts.scalars[name]), f"one of {known}", remedy)
+
+
+def _kind_matches(gate: ScalarGate, value: Any) -> bool:
+    if isinstance(value, bool):
+        return gate.kind == "bool"
+    if gate.kind == "float":
+        # An int beyond the range of a double cannot be tested by math.isfinite: it raises.
+        return (
+            value.bit_length() < 1024 if isinstance(value, int) else isinstance(value, float) and math.isfinite(value)
+        )
+    return gate.kind == "int" and isinstance(value, int)
+
+
+def _within(gate: ScalarGate, value: Any) -> bool:
+    if gate.minimum is not None and value < gate.minimum:
+        return False
+    if gate.maximum is not None and value > gate.maximum:
+        return False
+    return gate.allowed is None or value in gate.allowed
+
+
+def _allowed_scalars(gate: ScalarGate) -> str:
+    words = {"int": "an int", "float": "a finite float", "bool": "a bool"}[gate.kind]
+    if gate.allowed is not None:
+        return f"{words} in {', '.join(map(repr, gate.allowed))}"
+    low = "" if gate.minimum is None else f" >= {gate.minimum:g}"
+    high = "" if gate.maximum is None else f" <= {gate.maximum:g}"
+    joint = " and" if low and high else ""
+    return f"{words}{low}{joint}{high}" + (" or None" if gate.optional else "")
+
+
+def _capability_reasons(
+    architectures: tuple[Qualification, ...], capability: tuple[int, int] | None, allow_compiled: bool
+) -> Iterator[Reason]:
+    known: Mapping[tuple[int, int], Qualification] = {a.capability: a for a in architectures}
+    found = known.get(capability) if capability is not None else None
+    statuses = ("qualified", "compiled") if allow_compiled else ("qualified",)
+    if found is not None and found.status in statuses:
+        return
+    may = [f"{major}.{minor}" for (major, minor), a in known.items() if a.status in statuses]
+    allowed = f"exactly {' or '.join(may)}" if may else "none yet"
+    given = "None" if capability is None else f"{capability[0]}.{capability[1]}"
+    yield Reason("device.capability", given, allowed, _capability_remedy(found))
+
+
+def _capability_remedy(found: Qualification | None) -> str:
+    if found is None:
+        return "The kernel was neither run nor compiled for it; a near capability is not the same one."
+    note = f" {found.note}" if found.note else ""
+    if found.status == "refused":
+        return f"The kernel must not run there.{note}"
+    return f"The kernel compiles for it but never ran there.{note} {OPT_IN}"

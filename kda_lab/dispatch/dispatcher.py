@@ -1,0 +1,264 @@
+"""Selection of an exported kernel for each call: forced, then matching, then the op's fallback.
+
+A selection is made once for each set of static properties (dtype, shape, strides, device and
+alignment of every tensor, scalars, forced kernel, environment) and then found in a cache. The
+cached path reads no device memory, never synchronises and allocates nothing on a device.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kda_lab import runtime
+from kda_lab.contracts.facts import ALIGNMENT_LIMIT_BYTES, CallFacts, call_facts
+from kda_lab.dispatch.explanation import Explanation
+from kda_lab.dispatch.loader import KernelFolder, LoadedKernel, load_kernel, read_contracts
+from kda_lab.dispatch.selection import Choice, choose, read_settings
+from kda_lab.dispatch.statistics import Counters, Statistics, Tally
+from kda_lab.errors import ContractError, ParameterError, Reason
+from kda_lab.ops.protocol import OpSpec
+
+KERNELS_DIR = Path(__file__).resolve().parent.parent / "kernels"
+CACHE_ENTRIES = 4096
+"""The cache is emptied when it holds this many selections."""
+CACHED_SCALARS = (bool, int, float, str, type(None))
+FactsReader = Callable[[OpSpec, Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]], CallFacts]
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What a set of static properties leads to: something to call, or reasons to raise."""
+
+    spec: OpSpec
+    entry: Callable[..., Any] | None
+    tallies: tuple[Tally, ...]
+    reasons: tuple[Reason, ...] = ()
+
+
+class Dispatcher:
+    """Serves the calls of all ops from one folder of exported kernels; safe in threads.
+
+    Args:
+        kernels_dir: folder of the exported kernels; read on the first call and by `refresh`.
+        fallbacks: functions by the names that `OpSpec.fallback` uses, with the op's signature.
+        read_facts: reads the facts of a call; replaced where there is no GPU to ask.
+    """
+
+    def __init__(
+        self,
+        kernels_dir: str | Path = KERNELS_DIR,
+        fallbacks: Mapping[str, Callable[..., Any]] | None = None,
+        read_facts: FactsReader = call_facts,
+    ) -> None:
+        self.kernels_dir = Path(kernels_dir)
+        self._fallbacks = dict(fallbacks or {})
+        self._read_facts = read_facts
+        self._cache: dict[Any, Selection] = {}
+        self._counters = Counters()
+        self._count_lock = self._counters.lock
+        self._select_lock = threading.RLock()
+        self._folders: list[KernelFolder] | None = None
+        self._loaded: dict[str, LoadedKernel] = {}
+
+    def call(
+        self,
+        spec: OpSpec,
+        tensors: Sequence[Any],
+        scalars: Mapping[str, Any],
+        outputs: Mapping[str, Any],
+        kernel: str | None = None,
+        demands: Iterable[Reason] = (),
+    ) -> Any:
+        """Run the op once and return what the selected kernel returns.
+
+        Args:
+            spec: the op.
+            tensors: input tensors in the order of `spec.tensors`.
+            scalars: every scalar by name.
+            outputs: output buffers by name; None where the kernel allocates.
+            kernel: name of a kernel to force; judged by its callable shapes.
+            demands: reasons of the op itself against this call; not empty refuses it.
+
+        Raises:
+            ContractError: no kernel may take the call and the op has no fallback, or two claim it.
+            ParameterError: the forced name or an environment switch is not known.
+            KernelLoadError: the selected kernel's files disagree with its contract.
+            Exception: whatever the kernel raises; nothing is put in its place.
+        """
+        key = None if demands else self._key(spec, tensors, scalars, outputs, kernel)
+        selection = self._cache.get(key) if key is not None else None
+        if selection is None:
+            selection = self._select(spec, tensors, scalars, outputs, kernel, demands)
+        with self._count_lock:
+            for tally in selection.tallies:
+                tally.count += 1
+        if selection.entry is None:
+            raise ContractError(f"{spec.name}: {spec.refusal}", selection.reasons)
+        return selection.entry(*tensors, **scalars, **outputs)
+
+    def explain(
+        self,
+        spec: OpSpec,
+        tensors: Sequence[Any],
+        scalars: Mapping[str, Any],
+        outputs: Mapping[str, Any],
+        kernel: str | None = None,
+        demands: Iterable[Reason] = (),
+    ) -> Explanation:
+        """The decision that `call` would make for these arguments; nothing is launched, imported or counted.
+
+        Raises:
+            ParameterError: as `call`.
+        """
+        return self.explain_facts(spec, self._facts(spec, tensors, scalars, outputs), kernel, demands)
+
+    def explain_facts(
+        self, spec: OpSpec, facts: CallFacts, kernel: str | None = None, demands: Iterable[Reason] = ()
+    ) -> Explanation:
+        """As `explain`, for facts that were made by hand: another GPU's capability, shapes without tensors."""
+        demands = tuple(demands)
+        choice = choose(spec.name, self.folders(), facts, read_settings(), kernel, demands)
+        if choice.kernel:
+            return Explanation(choice, f"kernel {choice.kernel}")
+        fallback = self._fallback_name(spec, choice, demands)
+        return Explanation(choice, f"fallback {fallback}" if fallback else f"raises ContractError ({spec.refusal})")
+
+    def folders(self) -> list[KernelFolder]:
+        """The exported kernels with their contracts, sorted by name; read once, no code imported.
+
+        Raises:
+            KernelLoadError: one contract is broken.
+        """
+        with self._select_lock:
+            if self._folders is None:
+                self._folders = read_contracts(self.kernels_dir)
+            return list(self._folders)
+
+    def prepare(self, spec: OpSpec) -> tuple[str, ...]:
+        """Import every kernel of an op now, so that no later call pays for it; returns their names.
+
+        Call it, and the op once on each geometry, before a CUDA-graph capture.
+
+        Raises:
+            KernelLoadError: a kernel's files disagree with its contract.
+        """
+        return tuple(self._load(f).contract.kernel for f in self.folders() if f.contract.op == spec.name)
+
+    def refresh(self) -> None:
+        """Forget contracts, imported kernels and selections; the next call reads the folder anew."""
+        with self._select_lock:
+            self._folders = None
+            self._loaded.clear()
+            self._cache.clear()
+
+    def statistics(self) -> Statistics:
+        """Counts since the start or the last reset."""
+        return self._counters.snapshot(len(self._cache))
+
+    def reset_statistics(self) -> None:
+        """Put every count back to zero; selections stay cached."""
+        self._counters.reset()
+
+    @staticmethod
+    def _key(
+        spec: OpSpec, tensors: Sequence[Any], scalars: Mapping[str, Any], outputs: Mapping[str, Any], kernel: str | None
+    ) -> tuple[Any, ...] | None:
+        """Cache key of a call; None for arguments that have none, which are judged anew each time."""
+        if kernel is not None and type(kernel) is not str:
+            return None
+        # By identity, since hashing a spec takes a microsecond; the selection keeps the spec alive.
+        key: list[Any] = [id(spec), kernel, runtime.environment_token(), tuple(scalars), tuple(outputs)]
+        try:
+            for tensor in (*tensors, *outputs.values()):
+                if tensor is None:
+                    key.append(None)
+                    continue
+                # Written out here: a call of alignment_of for each tensor costs a microsecond in all.
+                address = tensor.data_ptr() | ALIGNMENT_LIMIT_BYTES
+                layout = tensor.is_contiguous() or tensor.stride()
+                key += (tensor.dtype, tensor.shape, layout, tensor.device, address & -address)
+        # Not a tensor (AttributeError, TypeError), or a sparse one, without strides or a pointer.
+        except (AttributeError, TypeError, RuntimeError):
+            return None
+        for value in scalars.values():
+            kind = type(value)
+            if kind not in CACHED_SCALARS:
+                return None
+            # The type belongs to the key because True, 1 and 1.0 are equal and hash alike.
+            key += (kind, value)
+        return tuple(key)
+
+    def _select(
+        self,
+        spec: OpSpec,
+        tensors: Sequence[Any],
+        scalars: Mapping[str, Any],
+        outputs: Mapping[str, Any],
+        kernel: str | None,
+        demands: Iterable[Reason],
+    ) -> Selection:
+        """Decide, and keep the decision when the call has a key."""
+        demands = tuple(demands)
+        with self._select_lock:
+            key = None if demands else self._key(spec, tensors, scalars, outputs, kernel)
+            found = self._cache.get(key) if key is not None else None
+            if found is not None:
+                return found
+            facts = self._facts(spec, tensors, scalars, outputs)
+            choice = choose(spec.name, self.folders(), facts, read_settings(), kernel, demands)
+            selection = self._selection(spec, choice, demands)
+            if key is not None:
+                if len(self._cache) >= CACHE_ENTRIES:
+                    self._cache.clear()
+                self._cache[key] = selection
+            return selection
+
+    def _facts(
+        self, spec: OpSpec, tensors: Sequence[Any], scalars: Mapping[str, Any], outputs: Mapping[str, Any]
+    ) -> CallFacts:
+        if len(tensors) != len(spec.tensors):
+            allowed = f"{len(spec.tensors)}: {', '.join(spec.tensors)}"
+            raise ParameterError(spec.name, [Reason("number of tensors", repr(len(tensors)), allowed)])
+        return self._read_facts(spec, dict(zip(spec.tensors, tensors, strict=True)), scalars, outputs)
+
+    def _selection(self, spec: OpSpec, choice: Choice, demands: tuple[Reason, ...]) -> Selection:
+        if choice.kernel:
+            folder = next(f for f in self.folders() if f.contract.kernel == choice.kernel)
+            loaded = self._load(folder)
+            return Selection(spec, loaded.entry, (self._counters.hit(spec.name, choice.kernel),))
+        reasons = choice.reasons()
+        refusal = str(ContractError(spec.name, reasons))
+        fallback = self._fallback_name(spec, choice, demands)
+        if fallback:
+            tallies = (
+                self._counters.miss(refusal, f"fallback {fallback}"),
+                self._counters.fallback(spec.name, fallback),
+            )
+            return Selection(spec, self._fallbacks[fallback], tallies)
+        tally = self._counters.miss(refusal, "raised")
+        return Selection(spec, None, (tally,), reasons)
+
+    def _fallback_name(self, spec: OpSpec, choice: Choice, demands: tuple[Reason, ...]) -> str:
+        """The first fallback of the op that has a function here; empty where the call must raise.
+
+        It raises when the op itself refuses, a kernel is forced, or two kernels claim the call:
+        another implementation would hide what the caller has to know.
+        """
+        if demands or choice.forced or choice.accepted:
+            return ""
+        return next((name for name in spec.fallback if name in self._fallbacks), "")
+
+    def _load(self, folder: KernelFolder) -> LoadedKernel:
+        with self._select_lock:
+            name = folder.contract.kernel
+            if name not in self._loaded:
+                self._loaded[name] = load_kernel(folder.path)
+            return self._loaded[name]
+
+
+DISPATCHER = Dispatcher()
+"""The dispatcher of this process, shared by all doors; nothing is read before its first call."""

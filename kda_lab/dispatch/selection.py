@@ -1,0 +1,178 @@
+"""Which kernel one call gets: a pure choice over contracts, and the table that explains it.
+
+No kernel is imported here, no device is read: contracts and facts go in, a `Choice` comes out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from kda_lab import runtime
+from kda_lab.contracts.facts import CallFacts
+from kda_lab.contracts.model import Contract
+from kda_lab.contracts.predicate import check
+from kda_lab.dispatch.loader import KernelFolder
+from kda_lab.errors import ParameterError, Reason
+
+ROOM = "dispatch"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the environment says of dispatch."""
+
+    forced: str = ""
+    """Kernel to use wherever it implements the op; empty: none."""
+    off: bool = False
+    """No exported kernel may run."""
+    allow_compiled: bool = False
+    """Architectures that were compiled but never ran are accepted too."""
+
+
+def read_settings() -> Settings:
+    """The three variables KDA_LAB_KERNEL, KDA_LAB_DISPATCH and KDA_LAB_ALLOW_COMPILED.
+
+    Raises:
+        ParameterError: a switch has a value it does not allow; a typing error never means `on`.
+    """
+    switch = runtime.environment("KDA_LAB_DISPATCH")
+    opt_in = runtime.environment("KDA_LAB_ALLOW_COMPILED")
+    reasons = []
+    if switch not in ("", "on", "off"):
+        reasons.append(Reason("KDA_LAB_DISPATCH", repr(switch), "'on', 'off' or unset"))
+    if opt_in not in ("", "0", "1"):
+        reasons.append(Reason("KDA_LAB_ALLOW_COMPILED", repr(opt_in), "'0', '1' or unset"))
+    if reasons:
+        raise ParameterError(ROOM, reasons)
+    return Settings(runtime.environment("KDA_LAB_KERNEL"), switch == "off", opt_in == "1")
+
+
+@dataclass(frozen=True)
+class KernelReason(Reason):
+    """A reason with the kernels that gave it."""
+
+    kernels: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        return f"{text} (kernel {', '.join(self.kernels)})" if self.kernels else text
+
+
+@dataclass(frozen=True)
+class KernelVerdict:
+    """One kernel's answer to one call."""
+
+    kernel: str
+    version: int
+    shapes: str
+    """The set it was judged by: `callable` when forced, else `dispatched`."""
+    reasons: tuple[Reason, ...]
+
+    @property
+    def accepted(self) -> bool:
+        """Whether the kernel may take the call."""
+        return not self.reasons
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The decision for one call."""
+
+    op: str
+    verdicts: tuple[KernelVerdict, ...]
+    """Every kernel that implements the op, sorted by name; only the forced one when forced."""
+    forced: str = ""
+    """Name of the forced kernel; empty: none."""
+    general: tuple[Reason, ...] = field(default=())
+    """Reasons that hold for every kernel: the op's own demands, dispatch switched off, none exported."""
+
+    @property
+    def accepted(self) -> tuple[str, ...]:
+        """Names of the kernels that may take the call."""
+        return () if self.general else tuple(v.kernel for v in self.verdicts if v.accepted)
+
+    @property
+    def kernel(self) -> str:
+        """The kernel that takes the call; empty when none does, or when two or more claim it."""
+        return self.accepted[0] if len(self.accepted) == 1 else ""
+
+    def reasons(self) -> tuple[Reason, ...]:
+        """Every reason why no kernel takes the call; equal reasons of several kernels become one."""
+        if len(self.accepted) > 1:
+            return (_claimed_twice(self.accepted),)
+        if self.kernel:
+            return ()
+        named = {reason.field for reason in self.general}
+        seen: dict[Reason, list[str]] = {}
+        for verdict in self.verdicts:
+            for reason in (r for r in verdict.reasons if r.field not in named):
+                seen.setdefault(reason, []).append(verdict.kernel)
+        own = [KernelReason(r.field, r.given, r.allowed, r.remedy, tuple(kernels)) for r, kernels in seen.items()]
+        return (*self.general, *own)
+
+
+def choose(
+    op: str,
+    folders: Sequence[KernelFolder],
+    facts: CallFacts,
+    settings: Settings,
+    kernel: str | None = None,
+    demands: Iterable[Reason] = (),
+) -> Choice:
+    """Judge every kernel of an op for one call.
+
+    Args:
+        op: name of the op.
+        folders: all exported kernels, of any op.
+        facts: of the call.
+        settings: of the environment.
+        kernel: name that the caller forces; goes before the environment's. A forced kernel is
+            judged by its callable shapes, not by the narrower dispatched ones.
+        demands: reasons of the op itself against the call, whatever kernels there are.
+
+    Raises:
+        ParameterError: the forced name is not known; the known names are listed.
+    """
+    own = [folder.contract for folder in folders if folder.contract.op == op]
+    forced = _forced_name(op, folders, settings, kernel)
+    general = [*demands]
+    if settings.off:
+        remedy = "Unset KDA_LAB_DISPATCH to let exported kernels run."
+        general.append(Reason("KDA_LAB_DISPATCH", "'off'", "'on' or unset", remedy))
+    elif not own:
+        general.append(
+            Reason("kernels", "none exported for this op", "at least one", "Export one with kda-lab export.")
+        )
+    judged = [contract for contract in own if forced in ("", contract.kernel)]
+    verdicts = tuple(_verdict(contract, facts, settings, bool(forced)) for contract in judged)
+    return Choice(op, verdicts, forced, tuple(general))
+
+
+def _verdict(contract: Contract, facts: CallFacts, settings: Settings, forced: bool) -> KernelVerdict:
+    decision = check(contract, facts, "callable" if forced else "dispatched", settings.allow_compiled)
+    shapes = "callable" if forced else "dispatched"
+    return KernelVerdict(contract.kernel, contract.version, shapes, decision.reasons)
+
+
+def _forced_name(op: str, folders: Sequence[KernelFolder], settings: Settings, kernel: str | None) -> str:
+    own = [folder.contract.kernel for folder in folders if folder.contract.op == op]
+    if kernel is not None:
+        if kernel not in own:
+            raise ParameterError(op, [Reason("kernel", repr(kernel), _names(own))])
+        return kernel
+    if settings.off:
+        return ""
+    everyone = [folder.contract.kernel for folder in folders]
+    if settings.forced and settings.forced not in everyone:
+        raise ParameterError(op, [Reason("KDA_LAB_KERNEL", repr(settings.forced), _names(everyone) + " or unset")])
+    return settings.forced if settings.forced in own else ""
+
+
+def _names(kernels: Sequence[str]) -> str:
+    return ", ".join(map(repr, kernels)) or "none, since no kernel is exported"
+
+
+def _claimed_twice(kernels: Sequence[str]) -> Reason:
+    remedy = f"Force one with kernel={kernels[0]!r}, or narrow the dispatched shapes of one contract."
+    return Reason("kernels", f"claimed by {' and '.join(map(repr, kernels))}", "one kernel a call", remedy)

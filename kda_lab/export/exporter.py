@@ -1,0 +1,200 @@
+"""Export a candidate: re-check every gate on its records, prove the staged folder, then swap it into the package.
+
+Gates in order: declaration, imports, evidence, replays, power, timing, dispatched, compile, alone, bits,
+publish. The first that fails raises `ExportError` with the room `export.<gate>`; the package is untouched.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from kda_lab.captures.store import CaptureSet
+from kda_lab.contracts.model import Contract, Evidence, Qualification, ShapeRule
+from kda_lab.errors import ExportError, Reason
+from kda_lab.export import assembly, evidence, fresh_process
+from kda_lab.export.candidate import Candidate, read_candidate
+from kda_lab.export.compile_gate import compile_units
+from kda_lab.export.evidence import ArchitectureEvidence, Capability
+from kda_lab.export.publish import SCRATCH_PREFIX, export_lock, put_in_place, remove_leftovers, staged_folder
+from kda_lab.export.shapes import dispatched_rules
+from kda_lab.run_folder import RunFolder
+
+ARCHITECTURES: tuple[Capability, ...] = ((9, 0), (12, 0), (12, 1))
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A candidate whose records passed every gate that needs no compiler and no kernel launch."""
+
+    candidate: Candidate
+    evidences: Mapping[Capability, ArchitectureEvidence]
+    dispatched: tuple[ShapeRule, ...]
+
+
+def export_kernel(
+    runs: Sequence[RunFolder],
+    candidate: Path,
+    *,
+    kernels_dir: Path,
+    evidence_dir: Path,
+    captures: Sequence[Path],
+    architectures: Sequence[Capability] = ARCHITECTURES,
+    device: str = "auto",
+) -> Path:
+    """Export one candidate and return its folder in `kernels_dir`.
+
+    Args:
+        runs: folders with `verify.jsonl` and `timing.jsonl` of this very source, made on a GPU.
+        candidate: the source file.
+        kernels_dir: package folder of exported kernels.
+        evidence_dir: committed evidence, `reports/evidence`; this export adds `<kernel>/v<N>/`.
+        captures: folders of capture sets; every capture must have been replayed, and is replayed again.
+        architectures: compiled ahead of time. Those with evidence become `qualified`, the others `compiled`,
+            or `refused` where they do not compile.
+        device: where the bits are compared: `auto`, `cpu` or `cuda`.
+
+    Raises:
+        ExportError: a gate failed; the room names it, and the package is as it was.
+    """
+    judged = judge(runs, candidate, captures)
+    with export_lock(kernels_dir):
+        return _export(judged, kernels_dir, evidence_dir, captures, tuple(architectures), device)
+
+
+def judge(runs: Sequence[RunFolder], candidate: Path, captures: Sequence[Path]) -> Judged:
+    """Gates declaration to dispatched: what the source says and what the records prove; launches nothing.
+
+    Raises:
+        ExportError: the first of these gates that failed.
+    """
+    read = read_candidate(candidate)
+    evidences = dict(sorted(evidence.collect(runs, read).items()))
+    known = _capture_hashes(captures, read.declaration.op)
+    for found in evidences.values():
+        evidence.check_replays(found, known)
+        evidence.check_power(found)
+        evidence.check_timing(found, read.declaration.kernels_per_call)
+    rules = dispatched_rules(read.declaration, _pooled(evidences))
+    if not rules:
+        verdicts = ", ".join(f"{r.row} {r.verdict or r.reason}" for e in evidences.values() for r in e.rows)
+        reason = Reason("rows", repr(verdicts), "at least one batch whose rows are all faster beyond noise")
+        raise ExportError("export.dispatched", [reason])
+    return Judged(read, evidences, rules)
+
+
+def _capture_hashes(folders: Sequence[Path], op: str) -> dict[str, str]:
+    known: dict[str, str] = {}
+    for folder in folders:
+        captures = CaptureSet.open(folder)
+        if captures.op != op:
+            raise ExportError("export.replays", [Reason(f"op of {folder}", repr(captures.op), repr(op))])
+        known |= {name: captures.manifest.files[captures.entry(name).file].sha256 for name in captures.names()}
+    return known
+
+
+def _pooled(evidences: Mapping[Capability, ArchitectureEvidence]) -> list:  # type: ignore[type-arg]
+    """Rows of every architecture; where there are several, a shape must be faster on each that measured it."""
+    if len(evidences) == 1:
+        return list(next(iter(evidences.values())).rows)
+    return [replace(r, axes={**r.axes, "architecture": e.name}) for e in evidences.values() for r in e.rows]
+
+
+def _export(
+    judged: Judged,
+    kernels_dir: Path,
+    evidence_dir: Path,
+    captures: Sequence[Path],
+    architectures: tuple[Capability, ...],
+    device: str,
+) -> Path:
+    kernel = judged.candidate.declaration.kernel
+    version = next_version(kernels_dir / kernel, evidence_dir / kernel)
+    files = {f"{e.name}.json": evidence.consolidated(e, judged.candidate) for e in judged.evidences.values()}
+    cited = _citations(files, f"{evidence_dir.parent.name}/{evidence_dir.name}/{kernel}/v{version}")
+    qualified = qualifications(judged, architectures, cited)
+    contract = assembly.assemble(judged.candidate, version, judged.evidences, judged.dispatched, qualified)
+    with staged_folder(kernels_dir, kernel, assembly.folder_files(contract, judged.candidate)) as staged:
+        fresh_process.check_alone(staged, contract)
+        fresh_process.check_bits(staged, judged.candidate.path, captures, device)
+        with _published_evidence(evidence_dir / kernel, version, files):
+            put_in_place(staged, kernels_dir / kernel)
+    return kernels_dir / kernel
+
+
+def next_version(kernel: Path, kernel_evidence: Path) -> int:
+    """One more than any version that is exported or has evidence, so that old evidence is never written over.
+
+    Raises:
+        ExportError: the exported folder has no readable contract.
+    """
+    versions = [int(p.name[1:]) for p in kernel_evidence.glob("v*") if p.name[1:].isdigit()]
+    if kernel.exists():
+        try:
+            versions.append(Contract.model_validate(json.loads((kernel / "contract.json").read_text())).version)
+        except (OSError, ValueError) as error:
+            remedy = "Remove the folder, or put its committed version back."
+            reason = Reason(f"{kernel}/contract.json", repr(str(error)[:200]), "a valid contract", remedy)
+            raise ExportError("export.publish", [reason]) from error
+    return 1 + max(versions, default=0)
+
+
+def _citations(files: Mapping[str, bytes], folder: str) -> dict[str, Evidence]:
+    return {name.split(".")[0]: assembly.evidence_entry(f"{folder}/{name}", data) for name, data in files.items()}
+
+
+def qualifications(
+    judged: Judged, architectures: Sequence[Capability], cited: Mapping[str, Evidence]
+) -> tuple[Qualification, ...]:
+    """Gate `compile`: one qualification an architecture, those with evidence first.
+
+    Raises:
+        ExportError: an architecture with evidence does not compile, or a named one is unknown.
+    """
+    named = dict.fromkeys([*judged.evidences, *architectures])
+    # Compiler output is large and of no use afterwards: the hashes in the contract are what stays.
+    with tempfile.TemporaryDirectory(prefix="kda_lab_compile_") as cache:
+        return tuple(_qualification(judged, capability, cited, Path(cache)) for capability in named)
+
+
+def _qualification(judged: Judged, capability: Capability, cited: Mapping[str, Evidence], cache: Path) -> Qualification:
+    candidate, has_evidence = judged.candidate, capability in judged.evidences
+    try:
+        used = compile_units(candidate.path, candidate.declaration.compile_units, capability, cache)
+    except ExportError as error:
+        if has_evidence:
+            raise
+        return Qualification(capability=capability, status="refused", note=_one_line(str(error)))
+    if has_evidence:
+        proof = cited[judged.evidences[capability].name]
+        return Qualification(capability=capability, status="qualified", evidence=proof, resources=used)
+    note = "compiles ahead of time; never ran on this architecture"
+    return Qualification(capability=capability, status="compiled", note=note, resources=used)
+
+
+def _one_line(text: str, limit: int = 400) -> str:
+    flat = " ".join(text.split())
+    return flat if len(flat) <= limit else f"{flat[: limit // 2]} … {flat[-limit // 2 :]}"
+
+
+@contextmanager
+def _published_evidence(folder: Path, version: int, files: Mapping[str, bytes]) -> Iterator[Path]:
+    """Evidence stands before the contract that cites it, and goes again when the contract does not come."""
+    final = folder / f"v{version}"
+    folder.mkdir(parents=True, exist_ok=True)
+    remove_leftovers(folder)
+    with staged_folder(folder, final.name, files) as staged:
+        put_in_place(staged, final)
+    try:
+        yield final
+    except BaseException:
+        shutil.rmtree(final, ignore_errors=True)
+        raise
+
+
+__all__ = ["ARCHITECTURES", "SCRATCH_PREFIX", "Judged", "export_kernel", "judge", "next_version", "qualifications"]

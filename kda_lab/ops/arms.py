@@ -1,0 +1,157 @@
+"""Arms made of kernel sources: a candidate file, an exported kernel, or what dispatch picks."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from kda_lab import interpreter, runtime
+from kda_lab.contracts.model import Declaration
+from kda_lab.dispatch.loader import load_kernel, load_source
+from kda_lab.errors import ParameterError, Reason, UnavailableError
+from kda_lab.ops.protocol import Arm, Call, Launcher, OpSpec
+from kda_lab.ops.registry import load_op
+
+
+def launcher(entry: Callable[..., Any], spec: OpSpec, call: Call) -> Launcher:
+    """A launcher that calls `entry` with the op's signature on the buffers of `call`."""
+    tensors = [call.inputs[name] for name in spec.tensors]
+    keywords = {**call.scalars, **call.outputs}
+    return lambda: entry(*tensors, **keywords)
+
+
+def cuda_or_interpreter(device: torch.device, name: str) -> str:
+    """Why a Triton kernel cannot run on `device`; empty when it can."""
+    if device.type == "cuda" or runtime.interpreter_on():
+        return ""
+    return f"unavailable, because {name} is a Triton kernel, the device is {device.type} and TRITON_INTERPRET is not 1"
+
+
+@dataclass(frozen=True)
+class SourceArm:
+    """A kernel source with its declaration: a candidate, or an exported kernel's own file."""
+
+    name: str
+    path: Path
+    spec: OpSpec
+    module: ModuleType
+    declaration: Declaration
+    source_sha256: str
+    reads_live_lengths: bool = True
+
+    def unavailable(self, device: torch.device) -> str:
+        return cuda_or_interpreter(device, self.name)
+
+    def bind(self, calls: Sequence[Call]) -> list[Launcher]:
+        if calls and calls[0].device.type == "cpu":
+            interpreter.ensure_faithful()
+        entry = getattr(self.module, self.declaration.entry)
+        return [launcher(entry, self.spec, call) for call in calls]
+
+    def state_tensors(self) -> dict[str, torch.Tensor]:
+        """State that must be all zero between calls; empty when the kernel keeps none."""
+        probe = getattr(self.module, "state_tensors", None)
+        return probe() if probe is not None else {}
+
+
+@functools.cache
+def candidate_arm(path: Path) -> SourceArm:
+    """The arm of a candidate file; its name is the file's stem.
+
+    Raises:
+        UnavailableError: the file is missing, or its `CONTRACT` is not a Declaration.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise UnavailableError(
+            "ops", f"candidate is {str(path)!r}; there is no such file. Name a file below notebooks/candidates/."
+        )
+    module = load_source(path, f"kda_lab_candidate_{path.stem}")
+    try:
+        declaration = Declaration.model_validate(module.CONTRACT)
+    except (AttributeError, ValueError) as error:
+        raise UnavailableError("ops", f"candidate {str(path)!r} has no valid CONTRACT: {error}") from error
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    return SourceArm(path.stem, path, load_op(declaration.op).spec, module, declaration, digest)
+
+
+def exported_arm(folder: Path) -> SourceArm:
+    """The arm of an exported kernel's folder; hashes are checked before it is imported."""
+    loaded = load_kernel(Path(folder))
+    source = loaded.contract.sources[0]
+    return SourceArm(
+        loaded.contract.kernel,
+        Path(folder) / source.path,
+        load_op(loaded.contract.op).spec,
+        loaded.module,
+        loaded.contract,
+        source.sha256,
+    )
+
+
+@dataclass(frozen=True)
+class DispatchedArm:
+    """The op through its public door: whatever dispatch picks for each call."""
+
+    name: str
+    spec: OpSpec
+    door: Callable[..., Any]
+    source_sha256: str = ""
+    reads_live_lengths: bool = True
+
+    def unavailable(self, device: torch.device) -> str:
+        if device.type != "cuda":
+            return f"unavailable, because dispatch serves CUDA devices and this one is {device.type}"
+        return ""
+
+    def bind(self, calls: Sequence[Call]) -> list[Launcher]:
+        return [launcher(self.door, self.spec, call) for call in calls]
+
+
+def find_arm(op_name: str, name: str) -> Arm:
+    """An op's own arm (baseline or library) by name.
+
+    Raises:
+        ParameterError: the op has no arm of that name.
+    """
+    arms = load_op(op_name).baselines.ARMS
+    for arm in arms:
+        if arm.name == name:
+            return arm
+    raise ParameterError("ops", [Reason(f"arm of {op_name}", repr(name), ", ".join(a.name for a in arms))])
+
+
+def chosen_arms(
+    op_name: str, kernels: Sequence[str], baselines: Sequence[str], candidates: Path, exported: Path
+) -> list[tuple[Arm, str]]:
+    """The arms of a run with their roles, in order: candidates, the baseline, peers.
+
+    Args:
+        op_name: dotted name of the op.
+        kernels: what is judged: the stem of a file in `candidates / op_name`, or the name of a kernel
+            folder in `exported`.
+        baselines: names of the op's own arms; the first is the speed baseline, the others are peers.
+        candidates: folder of candidate sources, one folder an op.
+        exported: folder of exported kernels.
+
+    Raises:
+        ParameterError: a name is unknown; the text lists the allowed ones.
+    """
+    folder = candidates / op_name
+    known = {path.stem: path for path in sorted(folder.glob("*.py"))}
+    folders = {path.parent.name: path.parent for path in sorted(exported.glob("*/contract.json"))}
+    arms: list[tuple[Arm, str]] = []
+    for name in kernels:
+        if name not in known and name not in folders:
+            allowed = ", ".join([*known, *folders]) or "none"
+            raise ParameterError("ops", [Reason("kernels", repr(name), allowed, f"Candidates stand in {folder}.")])
+        arms.append((candidate_arm(known[name]) if name in known else exported_arm(folders[name]), "candidate"))
+    roles = ["baseline"] + ["peer"] * (len(baselines) - 1)
+    return arms + [(find_arm(op_name, name), role) for name, role in zip(baselines, roles, strict=False)]

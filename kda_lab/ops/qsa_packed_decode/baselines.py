@@ -1,0 +1,183 @@
+"""What a packed-decode kernel must beat: the per-head Triton kernel, torch SDPA, FlashInfer's paths.
+
+The first arm is the speed baseline: every ratio of a report divides by it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from kda_lab import interpreter, runtime
+from kda_lab.ops.protocol import Arm, Call, Launcher
+
+# FlashInfer's wrappers ask for a zeroed float workspace of 128 MiB (its documentation).
+WORKSPACE_BYTES = 128 * 1024 * 1024
+
+
+def scale_of(call: Call) -> float:
+    """The softmax scale of a call: the one given, else 1/sqrt(D)."""
+    given = call.scalars.get("softmax_scale")
+    return float(given) if isinstance(given, (int, float)) else 1.0 / math.sqrt(call.inputs["q"].shape[-1])
+
+
+@dataclass(frozen=True)
+class PerHeadArm:
+    """The one-program-per-query-head Triton kernel of `per_head.py`."""
+
+    name: str = "per_head"
+    reads_live_lengths: bool = True
+
+    @property
+    def source_sha256(self) -> str:
+        return hashlib.sha256(Path(__file__).with_name("per_head.py").read_bytes()).hexdigest()
+
+    def unavailable(self, device: torch.device) -> str:
+        if device.type == "cuda" or runtime.interpreter_on():
+            return ""
+        return "unavailable, because per_head is a Triton kernel and there is neither a GPU nor the interpreter"
+
+    def bind(self, calls: Sequence[Call]) -> list[Launcher]:
+        if calls and calls[0].device.type == "cpu":
+            interpreter.ensure_faithful()
+        from kda_lab.ops.qsa_packed_decode import per_head  # lazy: triton
+
+        def bound(call: Call) -> Launcher:
+            i = call.inputs
+            return lambda: per_head.packed_decode(
+                i["q"], i["k"], i["v"], i["cu_seqlens_k"], scale_of(call), call.outputs["out"]
+            )
+
+        return [bound(call) for call in calls]
+
+
+@dataclass(frozen=True)
+class SdpaArm:
+    """torch's scaled_dot_product_attention, one call a row; the lengths are read on the host at bind."""
+
+    name: str = "torch_sdpa"
+    source_sha256: str = ""
+    reads_live_lengths: bool = False
+
+    def unavailable(self, device: torch.device) -> str:
+        return ""
+
+    def bind(self, calls: Sequence[Call]) -> list[Launcher]:
+        return [_sdpa_launcher(call) for call in calls]
+
+
+def _sdpa_launcher(call: Call) -> Launcher:
+    q, k, v, out = call.inputs["q"], call.inputs["k"], call.inputs["v"], call.outputs["out"]
+    scale = scale_of(call)
+    ends = [0]
+    for length in call.facts["lengths"]:
+        ends.append(ends[-1] + length)
+
+    def launch() -> None:
+        for row, (start, end) in enumerate(itertools.pairwise(ends)):
+            if start == end:
+                out[row].zero_()
+                continue
+            keys = k[start:end].transpose(0, 1)[None]  # [1, HKV, L, D]
+            values = v[start:end].transpose(0, 1)[None]
+            done = torch.nn.functional.scaled_dot_product_attention(
+                q[row][None, :, None], keys, values, scale=scale, enable_gqa=True
+            )
+            out[row].copy_(done[0, :, 0])
+
+    return launch
+
+
+@dataclass(frozen=True)
+class FlashInferArm:
+    """A FlashInfer wrapper: planned once for the calls of one geometry, then run on each.
+
+    The plan reads the lengths on the host, so a bound launcher serves those lengths only.
+    """
+
+    name: str
+    make: Callable[[Any, Call], Callable[[Call], None]]
+    """Takes the module and one call; plans; returns what runs a call of the same geometry."""
+    source_sha256: str = ""
+    reads_live_lengths: bool = False
+
+    def unavailable(self, device: torch.device) -> str:
+        if device.type != "cuda":
+            return f"unavailable, because FlashInfer needs a CUDA device and this one is {device.type}"
+        return runtime.import_optional("flashinfer").reason
+
+    def bind(self, calls: Sequence[Call]) -> list[Launcher]:
+        flashinfer = runtime.import_optional("flashinfer").module
+        run = self.make(flashinfer, calls[0])
+        return [lambda call=call: run(call) for call in calls]  # type: ignore[misc]
+
+
+def _axes(call: Call) -> tuple[int, int, int]:
+    q, k = call.inputs["q"], call.inputs["k"]
+    return q.shape[1], k.shape[1], q.shape[2]
+
+
+def _workspace(call: Call) -> torch.Tensor:
+    return torch.zeros(WORKSPACE_BYTES, dtype=torch.uint8, device=call.device)
+
+
+def _plan_ragged(backend: str) -> Callable[[Any, Call], Callable[[Call], None]]:
+    def make(flashinfer: Any, call: Call) -> Callable[[Call], None]:
+        heads, kv_heads, width = _axes(call)
+        wrapper = flashinfer.BatchPrefillWithRaggedKVCacheWrapper(_workspace(call), "NHD", backend=backend)
+        wrapper.plan(
+            call.inputs["cu_seqlens_q"],
+            call.inputs["cu_seqlens_k"],
+            heads,
+            kv_heads,
+            width,
+            causal=False,
+            sm_scale=scale_of(call),
+            q_data_type=torch.bfloat16,
+        )
+        return lambda c: wrapper.run(c.inputs["q"], c.inputs["k"], c.inputs["v"], out=c.outputs["out"])
+
+    return make
+
+
+def _plan_paged(flashinfer: Any, call: Call) -> Callable[[Call], None]:
+    """Paged decode with page size 1: the packed rows are the pages, in order."""
+    heads, kv_heads, width = _axes(call)
+    wrapper = flashinfer.BatchDecodeWithPagedKVCacheWrapper(_workspace(call), "NHD", use_tensor_cores=True)
+    indptr = call.inputs["cu_seqlens_k"]
+    pages = torch.arange(sum(call.facts["lengths"]), dtype=torch.int32, device=call.device)
+    last_page = torch.ones(call.facts["B"], dtype=torch.int32, device=call.device)
+    wrapper.plan(
+        indptr,
+        pages,
+        last_page,
+        heads,
+        kv_heads,
+        width,
+        1,
+        q_data_type=torch.bfloat16,
+        kv_data_type=torch.bfloat16,
+        sm_scale=scale_of(call),
+    )
+
+    def run(c: Call) -> None:
+        cache = (c.inputs["k"][:, None], c.inputs["v"][:, None])  # [N, 1, HKV, D] each
+        wrapper.run(c.inputs["q"], cache, out=c.outputs["out"])
+
+    return run
+
+
+ARMS: tuple[Arm, ...] = (
+    PerHeadArm(),
+    SdpaArm(),
+    FlashInferArm("flashinfer_ragged_fa2", _plan_ragged("fa2")),
+    FlashInferArm("flashinfer_ragged_fa3", _plan_ragged("fa3")),
+    FlashInferArm("flashinfer_paged_tc", _plan_paged),
+)

@@ -1,0 +1,77 @@
+"""Sorting of result rows into panels, lines and batches, for any op.
+
+An op's axes are free. Three facts are read from them: the batch (`B`), the length class
+(`lengths`), and the topology, which is the first word of the row's label (`tp1-B4-saturated`)
+or, without such a word, every other axis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from kda_lab.errors import ParameterError, Reason
+from kda_lab.report.numbers import measured
+from kda_lab.timing.statistics import RowResult
+
+BATCH, CLASS = "B", "lengths"
+
+
+def topology(row: RowResult) -> str:
+    """`tp1` for a row called `tp1-B4-saturated`; else the axes that are neither batch nor lengths."""
+    if "-" in row.row:
+        return row.row.split("-", 1)[0]
+    return ", ".join(f"{k}={v}" for k, v in row.axes.items() if k not in (BATCH, CLASS)) or "all rows"
+
+
+def topology_title(rows: Sequence[RowResult]) -> str:
+    """`tp1 (HQ=24, HKV=2)`: the topology with those axes on which all its rows agree."""
+    first = rows[0]
+    same = [
+        f"{k}={v}" for k, v in first.axes.items() if k not in (BATCH, CLASS) and all(r.axes.get(k) == v for r in rows)
+    ]
+    name, axes = topology(first), ", ".join(same)
+    return name if not axes or name == axes else f"{name} ({axes})"
+
+
+def length_class(row: RowResult) -> str:
+    """The row's length class in one word; `listed` when its axes list the lengths one by one."""
+    value = row.axes.get(CLASS, "")
+    return value if isinstance(value, str) else "listed"
+
+
+def batch(row: RowResult) -> float | None:
+    """The row's batch; None when its axes name none."""
+    value = row.axes.get(BATCH)
+    return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+
+def grouped(rows: Iterable[RowResult], key: Any) -> dict[Any, list[RowResult]]:
+    """Rows by `key(row)`, groups and rows in the order of their first appearance."""
+    groups: dict[Any, list[RowResult]] = {}
+    for row in rows:
+        groups.setdefault(key(row), []).append(row)
+    return groups
+
+
+def arms(rows: Iterable[RowResult], roles: Sequence[str] = ()) -> list[str]:
+    """Names of the arms in order of appearance, of these roles only when some are named."""
+    return list(dict.fromkeys(r.arm for r in rows if not roles or r.role in roles))
+
+
+def rows_of(rows: Sequence[RowResult], arm: str, field: str = "candidate") -> list[RowResult]:
+    """The rows of one arm.
+
+    Raises:
+        ParameterError: no row has this arm, so there is nothing to draw.
+    """
+    found = [r for r in rows if r.arm == arm and r.role != "control"]
+    if not found:
+        allowed = ", ".join(arms(rows)) or "none, since there are no rows"
+        raise ParameterError("report", [Reason(field, repr(arm), allowed, "Name an arm that was timed.")])
+    return found
+
+
+def judged(rows: Iterable[RowResult]) -> list[RowResult]:
+    """The rows that count in a geomean: those with a verdict, so neither warm, nor invalid, nor refused."""
+    return [r for r in rows if r.verdict and measured(r.ratio)]

@@ -1,0 +1,285 @@
+"""One row, all arms: interleaved trials on fresh allocations, each with telemetry, proof of work and a recheck."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+from kda_lab.errors import ParameterError, Reason, TimingError
+from kda_lab.ops.protocol import Arm, Call, Row, Work
+from kda_lab.timing import records, roofline
+from kda_lab.timing.activity import Activity
+from kda_lab.timing.graph import EagerTimer
+from kda_lab.timing.machine import Machine
+from kda_lab.timing.protocol import SUFFIXES, CallSize, Protocol, SetPlan, order_of, plan_sets
+from kda_lab.timing.recheck import recheck
+
+T = TypeVar("T")
+ROLES = ("baseline", "candidate", "peer", "control")
+ESTIMATE_SETS = 4
+ESTIMATE_CALLS = 32
+ESTIMATE_MARGIN = 0.8
+"""The estimate holds a share of the graph's own launch, so it is too long; a graph must not get too short for it."""
+REASON_LENGTH = 600
+
+
+@dataclass
+class _Slot:
+    """One arm's place in the order, with what was found out before the trials."""
+
+    arm: Arm
+    role: str
+    plan: SetPlan | None = None
+    activity: Activity = field(default_factory=lambda: Activity(None, "not profiled"))
+    refused: str = ""
+
+    @property
+    def ready_plan(self) -> SetPlan:
+        if self.plan is None:
+            raise TimingError(
+                "timing", f"plan of arm {self.arm.name!r} is None; allowed: a SetPlan. Prepare the arm first."
+            )
+        return self.plan
+
+
+def time_row(
+    op: Any, row: Row, arms: Sequence[tuple[Arm, str]], *, machine: Machine, protocol: Protocol | None = None
+) -> list[dict[str, Any]]:
+    """Time every arm on one row.
+
+    Args:
+        op: an op with `.spec .oracle .cases .work .gates`.
+        row: the case; `op.cases.make_sets(row, count, seed, device)` gives its input sets.
+        arms: (arm, role), exactly one of them the `baseline`. The A/A control, the baseline again on
+            its own allocations, is added at the end unless an arm has the role `control`.
+        machine: where; see `machine.machine_for`.
+        protocol: v1 when None. In the modes `warm` and `eager` the row's label says so.
+
+    Returns:
+        One validated `timing` record a (arm, trial), and one `refused` record an arm that cannot run.
+        An arm that fails at any trial is refused, and its earlier trials are left out.
+
+    Raises:
+        ParameterError: the roles or names of the arms are wrong.
+        TimingError: an arm destroyed the device's context, so that nothing more can be timed.
+    """
+    protocol = protocol or Protocol()
+    if protocol.mode == "eager":
+        machine = replace(machine, timer=EagerTimer(machine.device))
+    labelled = replace(row, label=row.label + SUFFIXES[protocol.mode])
+    timing = _RowTiming(op, labelled, machine, protocol, _slots(arms))
+    with machine.current():
+        return timing.run()
+
+
+def time_warm(
+    op: Any, row: Row, arms: Sequence[tuple[Arm, str]], *, machine: Machine, protocol: Protocol | None = None
+) -> list[dict[str, Any]]:
+    """`time_row` with one input set, so that it stays in the L2: a row of its own, labelled `(warm L2)`."""
+    return time_row(op, row, arms, machine=machine, protocol=(protocol or Protocol()).warm())
+
+
+def time_eager(
+    op: Any, row: Row, arms: Sequence[tuple[Arm, str]], *, machine: Machine, protocol: Protocol | None = None
+) -> list[dict[str, Any]]:
+    """`time_row` with launches from the host instead of a graph: a row of its own, labelled `(eager)`."""
+    return time_row(op, row, arms, machine=machine, protocol=(protocol or Protocol()).eager())
+
+
+def _slots(arms: Sequence[tuple[Arm, str]]) -> list[_Slot]:
+    roles = [role for _, role in arms]
+    names = [arm.name for arm, role in arms if role != "control"]
+    reasons = [Reason("role", repr(role), ", ".join(ROLES)) for role in roles if role not in ROLES]
+    if roles.count("baseline") != 1:
+        remedy = "Give one arm the role 'baseline': every ratio divides by it."
+        reasons.append(Reason("arms with role baseline", repr(roles.count("baseline")), "exactly 1", remedy))
+    if roles.count("control") > 1:
+        reasons.append(Reason("arms with role control", repr(roles.count("control")), "at most 1"))
+    reasons += [Reason("arm", repr(n), "each name once") for n in sorted(set(names)) if names.count(n) > 1]
+    if reasons:
+        raise ParameterError("timing", reasons)
+    slots = [_Slot(arm, role) for arm, role in arms]
+    if "control" not in roles:
+        baseline = next(slot for slot in slots if slot.role == "baseline")
+        slots.append(_Slot(baseline.arm, "control"))
+    return slots
+
+
+@dataclass
+class _RowTiming:
+    op: Any
+    row: Row
+    machine: Machine
+    protocol: Protocol
+    slots: list[_Slot]
+
+    @property
+    def baseline(self) -> _Slot:
+        return next(slot for slot in self.slots if slot.role == "baseline")
+
+    def run(self) -> list[dict[str, Any]]:
+        # The control takes the plan of the baseline.
+        for slot in sorted(self.slots, key=lambda s: s.role != "baseline"):
+            self._guarded(slot, lambda slot=slot: self._prepare(slot))  # type: ignore[misc]
+        timed: list[tuple[_Slot, dict[str, Any]]] = []
+        trial, planned = 0, self.protocol.trials
+        while trial < planned:
+            done = self._round(trial)
+            timed += done
+            may_add = planned < self.protocol.trials + self.protocol.spare_trials
+            # Throttling passes, a wrong result does not: only the former earns another trial.
+            planned += may_add and any(r["dropped"] and r["recheck"]["passed"] for _, r in done)
+            trial += 1
+        kept = [record for slot, record in timed if not slot.refused]
+        return kept + [self._refusal(slot) for slot in self.slots if slot.refused]
+
+    def _round(self, trial: int) -> list[tuple[_Slot, dict[str, Any]]]:
+        done = []
+        for order, position in enumerate(order_of(trial, len(self.slots))):
+            slot = self.slots[position]
+            if slot.refused:
+                continue
+            record = self._guarded(slot, lambda slot=slot, order=order: self._trial(slot, trial, order))  # type: ignore[misc]
+            if record is not None:
+                done.append((slot, record))
+        return done
+
+    def _guarded(self, slot: _Slot, step: Callable[[], T]) -> T | None:
+        """Run one step of an arm; what it raises refuses the arm, not the row."""
+        try:
+            return step()
+        # Expected: whatever an arm or its library raises for a geometry that it does not serve.
+        except Exception as error:  # noqa: BLE001
+            text = " ".join(str(error).split())[:REASON_LENGTH]
+            slot.refused = f"{type(error).__name__}: {text}" if text else type(error).__name__
+        try:
+            self.machine.synchronise()
+            self.machine.release()
+        except RuntimeError as error:
+            raise TimingError(
+                "timing",
+                f"the device is lost after arm {slot.arm.name!r} on row {self.row.label!r} ({slot.refused}): {error}. "
+                "Start a new process, without this arm or this row.",
+            ) from error
+        return None
+
+    def _prepare(self, slot: _Slot) -> None:
+        """Estimate the time of one call on a few warm sets, plan the graph, and profile one call."""
+        machine, protocol = self.machine, self.protocol
+        slot.refused = slot.arm.unavailable(machine.device)
+        if slot.refused:
+            return
+        if slot.role == "control" and slot.arm is self.baseline.arm:
+            base = self.baseline
+            slot.plan, slot.activity, slot.refused = base.plan, base.activity, base.refused
+            return
+        one = self._sets(1, protocol.seed)
+        size = self._size(one[0])
+        # Planned once before anything is launched, so that a row that does not fit costs nothing.
+        few = min(ESTIMATE_SETS, plan_sets(size, protocol.min_graph_us, protocol).input_sets)
+        sets = one if few == 1 else self._sets(few, protocol.seed)
+        launchers = slot.arm.bind(sets)
+        replay = machine.timer.prepare(launchers, ESTIMATE_CALLS)
+        estimate = min(machine.timer.sample_us(replay, 3, 1, lambda: None)) / ESTIMATE_CALLS
+        slot.plan = plan_sets(size, estimate * ESTIMATE_MARGIN, protocol)
+        slot.activity = machine.profile(launchers[0], machine.device)
+
+    def _sets(self, count: int, seed: int) -> list[Call]:
+        return list(self.op.cases.make_sets(self.row, count, seed, self.machine.device))
+
+    def _size(self, call: Call) -> CallSize:
+        tensors = [*call.inputs.values(), *call.outputs.values()]
+        footprint = sum(t.numel() * t.element_size() for t in tensors)
+        work: Work = self.op.work.work(call)
+        return CallSize(work.bytes_moved, footprint, self.machine.l2_bytes, self.machine.memory_bytes)
+
+    def _trial(self, slot: _Slot, trial: int, order: int) -> dict[str, Any]:
+        """One arm's part of one trial. All arms of a trial see the same values: power depends on data."""
+        machine, protocol = self.machine, self.protocol
+        plan = slot.ready_plan
+        machine.release()
+        seed = protocol.seed + 1 + trial
+        sets = self._sets(plan.input_sets, seed)
+        machine.synchronise()
+        started = machine.clock()
+        launchers = slot.arm.bind(sets)
+        machine.synchronise()
+        prepare_us = (machine.clock() - started) * 1e6
+        replay = machine.timer.prepare(launchers, plan.calls_per_graph)
+        readings: list[dict[str, Any]] = []
+        whole_us = machine.timer.sample_us(
+            replay, protocol.replays, protocol.warmup_replays, lambda: readings.append(machine.telemetry())
+        )
+        judged = recheck(self.op, self.row, sets, replay, seed=seed, synchronise=machine.synchronise)
+        samples = [us / plan.calls_per_graph for us in whole_us]
+        measured = {"samples_us": samples, "prepare_us": prepare_us, "telemetry": readings[0], "recheck": judged}
+        return self._record(slot, {"trial": trial, "order": order, **measured}, self.op.work.work(sets[0]))
+
+    def _record(self, slot: _Slot, measured: dict[str, Any], work: Work) -> dict[str, Any]:
+        machine, plan = self.machine, slot.ready_plan
+        median_us = statistics.median(measured["samples_us"])
+        implied = roofline.bandwidth_gb_s(work.bytes_moved, median_us)
+        state, state_reason = _state(plan, implied, measured["recheck"], machine, self.protocol)
+        record = {
+            **self._identity(slot),
+            "kind": "timing",
+            "baseline": self.baseline.arm.name,
+            "state": state,
+            "state_reason": state_reason,
+            "dropped": _dropped(measured, median_us * plan.calls_per_graph, self.protocol),
+            "median_us": median_us,
+            "calls_per_graph": plan.calls_per_graph,
+            "input_sets": plan.input_sets,
+            "bytes_per_call": work.bytes_moved,
+            "bytes_rotated": plan.bytes_rotated,
+            "l2_bytes": machine.l2_bytes,
+            "flops": work.flops,
+            "bandwidth_gb_s": implied,
+            "copy_bandwidth_gb_s": machine.copy_gb_s,
+            "roof_us": roofline.roof_us(work, machine.copy_gb_s),
+            "kernels": slot.activity.kernels,
+            "kernels_reason": slot.activity.reason,
+            "timer": machine.timer.name,
+            **measured,
+        }
+        return records.validated(record)
+
+    def _refusal(self, slot: _Slot) -> dict[str, Any]:
+        return records.validated({**self._identity(slot), "kind": "refused", "reason": slot.refused})
+
+    def _identity(self, slot: _Slot) -> dict[str, Any]:
+        return {
+            "op": self.op.spec.name,
+            "row": self.row.label,
+            "axes": dict(self.row.parameters),
+            "arm": slot.arm.name,
+            "role": slot.role,
+            "protocol": self.protocol.label,
+            "source_sha256": getattr(slot.arm, "source_sha256", ""),
+            "provenance": self.machine.provenance,
+        }
+
+
+def _state(
+    plan: SetPlan, implied_gb_s: float, judged: dict[str, Any], machine: Machine, protocol: Protocol
+) -> tuple[str, str]:
+    if not judged["passed"]:
+        return "invalid", f"invalid: recheck failed: {judged['detail']}"
+    state, reason = roofline.state_of(implied_gb_s, machine.copy_gb_s, protocol.copy_allowance)
+    if state == "cold" and not plan.cold:
+        return "warm", plan.reason
+    return state, reason
+
+
+def _dropped(measured: dict[str, Any], graph_us: float, protocol: Protocol) -> str:
+    """Why the trial does not count; empty when it does."""
+    judged, throttle = measured["recheck"], measured["telemetry"]["throttle"]
+    if not judged["passed"]:
+        return f"recheck failed: {judged['detail']}"
+    if throttle:
+        return f"throttled: {', '.join(throttle)}"
+    if graph_us < protocol.min_graph_us:
+        return f"short: one graph holds {graph_us:.0f} us of work; allowed: at least {protocol.min_graph_us:.0f}"
+    return ""

@@ -1,0 +1,193 @@
+"""The checks of a replay: each a small function over an `Observation`, each removable by itself.
+
+A check whose phase was not reached fails: nothing passes for want of evidence.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from kda_lab.verify.guarded import same_bits
+from kda_lab.verify.metrics import within
+from kda_lab.verify.observation import Observation, Phase
+from kda_lab.verify.reference import worst_rel_l2
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """What one check found. `value` and `limit` share the check's unit (see `Check.what`)."""
+
+    name: str
+    passed: bool
+    value: float
+    limit: float
+    detail: str = ""
+    evaluated: bool = True
+    """False when the phase that the check looks at was not reached; such a check never passes."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A value against its limit, with words; `passed` follows from both unless `veto` is set."""
+
+    value: float
+    limit: float
+    detail: str = ""
+    veto: bool = False
+    evaluated: bool = True
+
+    @property
+    def passed(self) -> bool:
+        return self.evaluated and not self.veto and within(self.value, self.limit)
+
+
+@dataclass(frozen=True)
+class Check:
+    """One rule.
+
+    `judge` returns a Finding; None where the rule does not apply to this capture or arm, which the
+    record then shows by the check's absence.
+    """
+
+    name: str
+    what: str
+    """One sentence: what is measured, with its unit."""
+    judge: Callable[[Observation], Finding | None]
+
+    def result(self, seen: Observation) -> CheckResult | None:
+        """The check's result on an observation; None where it does not apply."""
+        finding = self.judge(seen)
+        if finding is None:
+            return None
+        return CheckResult(self.name, finding.passed, finding.value, finding.limit, finding.detail, finding.evaluated)
+
+
+def _missing(seen: Observation, phase: str) -> Finding:
+    detail = f"not evaluated: phase {phase!r} was not reached ({seen.failure or 'the run stopped before it'})"
+    return Finding(math.nan, 0.0, detail, evaluated=False)
+
+
+def _launch(seen: Observation) -> Finding:
+    return Finding(float(bool(seen.failure)), 0.0, seen.failure)
+
+
+def _error_fp32(seen: Observation) -> Finding:
+    first = seen.phases.get("first")
+    if first is None:
+        return _missing(seen, "first")
+    return Finding(first.contents.error(first.outputs), first.contents.limit_error)
+
+
+def _error_pinned(seen: Observation) -> Finding | None:
+    reference, first = seen.reference, seen.phases.get("first")
+    if not reference.pinned:
+        return None
+    if first is None:
+        return _missing(seen, "first")
+    detail = ""
+    if not reference.pinned_is_sound:
+        detail = f"the pinned output itself is {reference.pinned_fp32:.3g} from the oracle: it may be the wrong one"
+    return Finding(worst_rel_l2(first.outputs, reference.pinned), reference.limit_pinned, detail)
+
+
+def _row_max(seen: Observation) -> Finding:
+    first = seen.phases.get("first")
+    if first is None:
+        return _missing(seen, "first")
+    return Finding(first.contents.row_error(first.outputs), first.contents.limit_row_max)
+
+
+def _originals(seen: Observation) -> list[Phase]:
+    return [phase for phase in seen.phases.values() if phase.contents is seen.reference.original]
+
+
+def _output_written(seen: Observation) -> Finding:
+    phases = _originals(seen)
+    if len(phases) < 2:
+        return _missing(seen, "repeat_1")
+    never = 0
+    for name in seen.reference.call.outputs:
+        # Poison in every launch: an integer result equals one pattern by chance, but not both.
+        never += int(torch.count_nonzero(torch.stack([p.unwritten[name] for p in phases]).all(dim=0)))
+    return Finding(float(never), 0.0, f"{never} elements still hold the poison" if never else "")
+
+
+def _output_finite(seen: Observation) -> Finding:
+    first = seen.phases.get("first")
+    if first is None:
+        return _missing(seen, "first")
+    broken = 0
+    for name, output in first.outputs.items():
+        broken += int(torch.count_nonzero(~torch.isfinite(output) & ~first.unwritten[name]))
+    return Finding(float(broken), 0.0, f"{broken} written elements are NaN or infinite" if broken else "")
+
+
+def _guards(seen: Observation) -> Finding:
+    if not seen.phases:
+        return _missing(seen, "first")
+    hits = [(phase, name, count) for phase, p in seen.phases.items() for name, count in p.broken_guards.items()]
+    detail = "; ".join(f"{phase}: {count} elements outside {name}" for phase, name, count in hits)
+    return Finding(float(sum(count for _, _, count in hits)), 0.0, detail)
+
+
+def _inputs_unchanged(seen: Observation) -> Finding:
+    if not seen.phases:
+        return _missing(seen, "first")
+    hits = [f"{phase}: {name}" for phase, p in seen.phases.items() for name in p.changed_inputs]
+    return Finding(float(len(hits)), 0.0, "; ".join(hits))
+
+
+def _repeat_bits(seen: Observation) -> Finding:
+    phases = _originals(seen)
+    if len(phases) < 2:
+        return _missing(seen, "repeat_1")
+    first, repeats = phases[0], phases[1:]
+    differing = [n for p in repeats for n in p.outputs if not same_bits(p.outputs[n], first.outputs[n])]
+    return Finding(float(len(differing)), 0.0, f"other bits in {', '.join(differing)}" if differing else "")
+
+
+def _changed(name: str) -> Callable[[Observation], Finding | None]:
+    def judge(seen: Observation) -> Finding | None:
+        if seen.fixed_lengths:
+            return None
+        phase = seen.phases.get(name)
+        if phase is None:
+            return _missing(seen, name)
+        error, row = phase.contents.error(phase.outputs), phase.contents.row_error(phase.outputs)
+        detail = f"{phase.mode}; worst row {row:.3g} of {phase.contents.limit_row_max:.3g}"
+        return Finding(error, phase.contents.limit_error, detail, veto=not within(row, phase.contents.limit_row_max))
+
+    return judge
+
+
+def _state_zero(seen: Observation) -> Finding:
+    if seen.state is None:
+        return _missing(seen, "state_tensors")
+    left = {name: count for name, count in seen.state.items() if count}
+    detail = "; ".join(f"{name}: {count} elements not zero" for name, count in left.items())
+    return Finding(float(sum(left.values())), 0.0, detail or f"{len(seen.state)} state tensors")
+
+
+CHECKS: tuple[Check, ...] = (
+    Check("launch", "Failures of the arm's own code, a count.", _launch),
+    Check("error_fp32", "rel-L2 against the unrounded FP32 oracle.", _error_fp32),
+    Check("error_pinned", "rel-L2 against the pinned production output.", _error_pinned),
+    Check("row_max", "rel-L2 of the worst row against the FP32 oracle.", _row_max),
+    Check("output_written", "Output elements that no launch wrote, a count.", _output_written),
+    Check("output_finite", "Written output elements that are not finite, a count.", _output_finite),
+    Check("guards", "Elements written outside the outputs, a count over all phases.", _guards),
+    Check("inputs_unchanged", "Inputs that a launch changed, a count over all phases.", _inputs_unchanged),
+    Check("repeat_bits", "Outputs whose bits differ between launches of the same inputs, a count.", _repeat_bits),
+    Check("changed_lengths_shorter", "rel-L2 after a refill in place with shorter live lengths.", _changed("shorter")),
+    Check("changed_lengths_longer", "rel-L2 after a refill in place with longer live lengths.", _changed("longer")),
+    Check("state_zero", "Elements of the arm's state that are not zero between calls, a count.", _state_zero),
+)
+"""Every check, in the order in which a record lists them; `launch` first, so that it names a crash."""
+
+CHECK_NAMES = tuple(check.name for check in CHECKS)
+OPTIONAL_CHECKS = frozenset({"error_pinned", "changed_lengths_shorter", "changed_lengths_longer"})
+"""Checks that may be absent from a record, each for a reason that the record states."""

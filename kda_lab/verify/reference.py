@@ -1,0 +1,161 @@
+"""What an arm is judged against: for each contents of a call's buffers, the oracles, floor and limits.
+
+Computed once a (capture, device) and shared by every arm and mutant, since the oracles cost more
+than most launches.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from kda_lab.errors import ParameterError, VerificationError
+from kda_lab.ops.protocol import Call
+from kda_lab.verify import metrics
+
+GUARD_ROWS = 64
+"""Rows behind everything that any contents may fill: they hold NaN in every phase."""
+ROOM_ROWS = 2048
+"""Rows that `longer` contents may grow into; they hold NaN in the other phases."""
+
+Tensors = dict[str, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Contents:
+    """One filling of the input buffers and what must come out of it."""
+
+    name: str
+    """`original`, `shorter` or `longer`."""
+    inputs: Tensors
+    fp32: Tensors
+    """Unrounded FP32 oracle, one tensor an output."""
+    fp64: Tensors
+    """FP64 oracle."""
+    floor: float
+    """rel-L2 of the op's emulated arithmetic against FP64: what rounding alone costs on these inputs."""
+    floor_row_max: float
+    """The same for the worst row."""
+    limit_error: float
+    limit_row_max: float
+
+    def error(self, outputs: Tensors) -> float:
+        """Worst rel-L2 of the outputs against the FP32 oracle."""
+        return worst_rel_l2(outputs, self.fp32)
+
+    def row_error(self, outputs: Tensors) -> float:
+        """Worst row of the outputs against the FP32 oracle."""
+        return metrics.worst([metrics.row_max(outputs[n], r) for n, r in self.fp32.items()])
+
+
+@dataclass(frozen=True)
+class Reference:
+    """Everything that judging a capture needs and no arm may touch."""
+
+    capture: str
+    sha256: str
+    kind: str
+    """`real` or `synthetic`: chooses the limits."""
+    call: Call
+    """The guarded call on its device; arms get copies of its tensors, never these."""
+    roomy: Call
+    """The call with room to grow but without guard rows: what changed contents were made for."""
+    original: Contents
+    shorter: Contents
+    longer: Contents
+    emulated: Tensors
+    """The op's emulated arithmetic on the original contents, in the outputs' dtypes."""
+    pinned: Tensors
+    """Production output; empty when the capture has none."""
+    pinned_fp32: float | None
+    """Error of the pinned output against the FP32 oracle."""
+    limit_pinned: float
+
+    @property
+    def pinned_is_sound(self) -> bool:
+        """Whether the pinned output itself passes the capture's limit."""
+        return self.pinned_fp32 is not None and metrics.within(self.pinned_fp32, self.original.limit_error)
+
+
+def worst_rel_l2(outputs: Tensors, references: Tensors) -> float:
+    """Worst rel-L2 over the outputs; NaN when there are none."""
+    return metrics.worst([metrics.rel_l2(outputs[n], r) for n, r in references.items()])
+
+
+def make_reference(op: Any, capture: Any, device: torch.device, seed: int = 1) -> Reference:
+    """Compute oracles, floors and limits of a capture and of its two changed contents.
+
+    Args:
+        op: modules `.oracle`, `.cases`, `.gates` as `ops.protocol` describes an op's folder.
+        capture: `.name .kind .call .pinned .sha256`.
+        device: where the call is replayed.
+        seed: of the changed contents.
+
+    Raises:
+        VerificationError: an oracle is not finite, disagrees with the outputs' names or shapes, or judges nothing.
+    """
+    roomy = op.cases.with_guard_rows(capture.call.to(device), ROOM_ROWS)
+    call = op.cases.with_guard_rows(roomy, GUARD_ROWS)
+    original, emulated = _contents(op, "original", call, capture.kind)
+    changed = {name: _changed(op, name, roomy, original, (capture.kind, seed)) for name in ("shorter", "longer")}
+    pinned = {n: t.to(device) for n, t in capture.pinned.items()}
+    pinned_fp32 = original.error(pinned) if pinned else None
+    reference = Reference(
+        capture=capture.name,
+        sha256=capture.sha256,
+        kind=capture.kind,
+        call=call,
+        roomy=roomy,
+        original=original,
+        emulated=emulated,
+        pinned=pinned,
+        pinned_fp32=pinned_fp32,
+        limit_pinned=original.limit_error,
+        **changed,
+    )
+    if not reference.pinned_is_sound:
+        return reference
+    # Two sound roundings of the same value differ by more than either differs from the oracle.
+    floor = max(original.floor, worst_rel_l2(emulated, pinned))
+    limit = op.gates.limits(capture.kind, floor, original.floor_row_max).error
+    return replace(reference, limit_pinned=limit)
+
+
+def _changed(op: Any, name: str, roomy: Call, original: Contents, how: tuple[str, int]) -> Contents:
+    kind, seed = how
+    # Real rows in another order keep a real capture's magnitudes, but not its structure: synthetic limits.
+    source = roomy if kind == "real" else None
+    try:
+        inputs = op.cases.changed(roomy, name, seed, source)
+    except ParameterError:
+        # A call at its widest cannot grow: `longer` then goes back from the shorter contents to the original ones.
+        if name != "longer":
+            raise
+        return replace(original, name=name)
+    return _contents(op, name, op.cases.with_guard_rows(roomy.with_inputs(**inputs), GUARD_ROWS), "synthetic")[0]
+
+
+def _contents(op: Any, name: str, call: Call, kind: str) -> tuple[Contents, Tensors]:
+    fp32, fp64, emulated = op.oracle.oracle_fp32(call), op.oracle.oracle_fp64(call), op.oracle.emulate(call)
+    for oracle, tensors in (("oracle_fp32", fp32), ("oracle_fp64", fp64), ("emulate", emulated)):
+        _sound(f"{oracle} on {name} contents of {call.label or 'the call'}", tensors, call.outputs)
+    floor = worst_rel_l2(emulated, fp64)
+    floor_row_max = metrics.worst([metrics.row_max(emulated[n], r) for n, r in fp64.items()])
+    limits = op.gates.limits(kind, floor, floor_row_max)
+    contents = Contents(name, dict(call.inputs), fp32, fp64, floor, floor_row_max, limits.error, limits.row_max)
+    return contents, emulated
+
+
+def _sound(what: str, tensors: Tensors, outputs: Tensors) -> None:
+    """A reference that is not finite, complete and non-empty would judge nothing: refuse it."""
+    found = {n: tuple(t.shape) for n, t in tensors.items()}
+    wanted = {n: tuple(t.shape) for n, t in outputs.items()}
+    if found != wanted or not any(t.numel() for t in tensors.values()):
+        raise VerificationError(
+            "verify", f"{what} has outputs {found!r}; allowed: {wanted!r}, not all empty. Mend the op."
+        )
+    broken = sum(int(torch.count_nonzero(~torch.isfinite(t))) for t in tensors.values())
+    if broken:
+        raise VerificationError("verify", f"{what} holds {broken} values that are not finite; allowed: 0. Mend the op.")

@@ -1,0 +1,95 @@
+"""Facts of a call: read from host-side properties only, with alignment and contiguity as torch has them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kda_lab import runtime
+from kda_lab.contracts.facts import TensorFacts, alignment_of, call_facts, tensor_facts
+from kda_lab.ops.protocol import OpSpec
+
+SPEC = OpSpec("toy.scale", ("x", "w"), ("factor",), ("out",))
+
+
+def test_tensor_facts_are_those_of_torch() -> None:
+    """Dtype, shape, strides and device are taken over as plain values."""
+    view = torch.zeros(6, 4, dtype=torch.bfloat16)[::2].t()
+    facts = tensor_facts(view)
+    assert (facts.dtype, facts.shape, facts.strides, facts.device) == ("bfloat16", (4, 3), (1, 8), "cpu")
+    assert not facts.contiguous
+
+
+def test_a_meta_tensor_has_facts() -> None:
+    """A tensor without memory can be judged too, so no fact needs memory."""
+    facts = tensor_facts(torch.zeros(4, 24, 256, dtype=torch.bfloat16, device="meta"))
+    assert (facts.shape, facts.device_type, facts.alignment) == ((4, 24, 256), "meta", 256)
+
+
+@pytest.mark.parametrize(
+    ("address", "alignment"), [(0, 256), (256, 256), (4096, 256), (16, 16), (48, 16), (2, 2), (7, 1)]
+)
+def test_alignment_is_the_largest_power_of_two_up_to_256(address: int, alignment: int) -> None:
+    """An address is described by the largest power of two that divides it, at most 256."""
+    assert alignment_of(address) == alignment
+
+
+def test_alignment_follows_a_slice() -> None:
+    """A slice that starts at the third BF16 element is four bytes aligned."""
+    base = torch.zeros(256, dtype=torch.bfloat16)
+    offset = (-base.data_ptr() % 256) // 2
+    assert tensor_facts(base[offset + 2 :]).alignment == 4
+
+
+@settings(derandomize=True, deadline=None)
+@given(
+    shape=st.lists(st.integers(0, 3), min_size=1, max_size=4),
+    order=st.permutations(range(4)),
+    step=st.integers(1, 2),
+)
+def test_contiguous_agrees_with_torch(shape: list[int], order: list[int], step: int) -> None:
+    """For permuted and strided views the answer is that of `Tensor.is_contiguous`."""
+    view = torch.zeros(shape).permute([i for i in order if i < len(shape)])[::step]
+    assert tensor_facts(view).contiguous == view.is_contiguous()
+
+
+def test_strides_that_do_not_fit_the_shape_are_not_contiguous() -> None:
+    """Facts made by hand with a stride missing are refused, not guessed."""
+    assert not TensorFacts("float32", (2, 2), (1,), "cuda", 0).contiguous
+
+
+def test_call_facts_name_every_argument() -> None:
+    """Inputs and given outputs are facts, None is absent, anything else is foreign by its type."""
+    sparse = torch.zeros(2, 2).to_sparse()
+    facts = call_facts(SPEC, {"x": torch.zeros(2), "w": [1.0]}, {"factor": 2}, {"out": None, "extra": sparse})
+    assert list(facts.tensors) == ["x"]
+    assert dict(facts.foreign) == {"w": "a list", "extra": "a tensor of layout torch.sparse_coo"}
+    assert dict(facts.scalars) == {"factor": 2}
+    assert facts.capability is None
+
+
+class _CudaLike(torch.Tensor):
+    """A tensor that says it is on a GPU and forbids every read of its contents."""
+
+    @property
+    def device(self) -> torch.device:  # type: ignore[override]
+        return torch.device("cuda", 3)
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        raise RuntimeError(f"{func} would have touched the device")
+
+
+def test_capability_is_that_of_the_first_cuda_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The capability asked for is that of the op's first input on a GPU, and no operator runs on any tensor."""
+    asked = []
+    monkeypatch.setattr(runtime, "capability", lambda device: asked.append(device) or (12, 1))
+    silent = torch.Tensor._make_subclass(_CudaLike, torch.zeros(4))
+    facts = call_facts(SPEC, {"x": torch.zeros(2), "w": silent}, {})
+    assert facts.capability == (12, 1)
+    assert asked == [torch.device("cuda", 3)]
+    assert facts.tensors["w"].device == "cuda:3"

@@ -1,0 +1,114 @@
+"""The contract model: what it refuses, that it round-trips, and that its published schema is in step."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from pydantic import ValidationError
+
+from kda_lab.contracts import model
+from kda_lab.contracts.model import Contract
+
+SCHEMA_FILE = Path(model.__file__).with_name("contract.schema.json")
+
+
+def put(values: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
+    """A deep copy with one field replaced: `put(values, "tensors.q.dtypes", [])`."""
+    copied = copy.deepcopy(values)
+    *folders, last = path.split(".")
+    place: Any = copied
+    for part in folders:
+        place = place[int(part)] if isinstance(place, list) else place[part]
+    place[int(last) if isinstance(place, list) else last] = value
+    return copied
+
+
+REFUSED: dict[str, tuple[str, Any, str]] = {
+    "unknown-field": ("extra", 1, "Extra inputs are not permitted"),
+    "version-0": ("version", 0, "greater than or equal to 1"),
+    "contract-version-2": ("contract_version", 2, "Input should be 1"),
+    "no-dtype": ("tensors.q.dtypes", [], "at least 1 item"),
+    "bad-dimension": ("tensors.q.shape.0", "B*2", "'B\\*2' is no axis name like B"),
+    "negative-extent": ("tensors.q.shape.0", -1, "an extent is -1; allowed: 0 or more"),
+    "odd-alignment": ("tensors.q.alignment_bytes", 24, "alignment_bytes is 24; allowed: a power of two from 1 to 256"),
+    "cpu-gate": ("tensors.q.device", "cpu", "Input should be 'cuda'"),
+    "scalar-bounds": ("scalars.max_seqlen_k.minimum", 9999, "minimum 9999 is above maximum 2055"),
+    "axis-range": ("callable.0.axes.B", {"minimum": 9, "maximum": 1}, "minimum 9 is above maximum 1"),
+    "callable-axis-unknown": (
+        "callable.0.axes.X",
+        1,
+        r"callable names the axes \['X'\]; allowed: \['B', 'HKV', 'HQ', 'N'\]",
+    ),
+    "dispatched-axis-unknown": ("dispatched.0.axes.X", 1, r"dispatched names the axes \['X'\]"),
+    "raise-with-chain": ("fallback", {"kind": "raise", "chain": ["a"]}, "a chain has names, a raise none"),
+    "chain-without-names": ("fallback", {"kind": "chain"}, "a chain has names, a raise none"),
+    "qualified-without-evidence": ("architectures.0.evidence", None, "12.1 is qualified without evidence"),
+    "refused-without-note": ("architectures.2.note", "", "10.0 is refused without a note"),
+    "architecture-twice": (
+        "architectures.1.capability",
+        [12, 1],
+        r"architectures names \(12, 1\) twice; allowed: once",
+    ),
+    "no-source": ("sources", [], "at least 1 item"),
+    "absolute-source": ("sources.0.path", "/etc/kernel.py", "a path is '/etc/kernel.py'; allowed: relative"),
+    "escaping-source": (
+        "sources.0.path",
+        "../kernel.py",
+        "a path is '../kernel.py'; allowed: relative, with /, without ..",
+    ),
+    "escaping-evidence": ("architectures.0.evidence.path", "a/../../b", "without .."),
+    "short-hash": ("sources.0.sha256", "abc", "String should match pattern"),
+    "bad-kernel-name": ("kernel", "Grouped-1", "String should match pattern"),
+    "undotted-op": ("op", "packed", "String should match pattern"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_inconsistent_contract_is_refused(case: str, contract_values: dict[str, Any]) -> None:
+    """A contract with one wrong field does not validate, and the message says what is allowed."""
+    path, value, words = REFUSED[case]
+    Contract.model_validate(contract_values)
+    with pytest.raises(ValidationError, match=words):
+        Contract.model_validate(put(contract_values, path, value))
+
+
+def test_source_twice_is_refused(contract_values: dict[str, Any]) -> None:
+    """One file cannot have two hashes."""
+    source = contract_values["sources"][0]
+    with pytest.raises(ValidationError, match=r"sources names 'kernel\.py' twice; allowed: once"):
+        Contract.model_validate({**contract_values, "sources": [source, source]})
+
+
+def test_contract_round_trips_through_json(contract: Contract) -> None:
+    """Writing and reading a contract gives the same contract, tuples and kinds of numbers included."""
+    text = contract.model_dump_json()
+    assert Contract.model_validate(json.loads(text)) == contract
+    assert Contract.model_validate_json(text) == contract
+
+
+def test_contract_cannot_be_changed(contract: Contract) -> None:
+    """A contract in use is frozen."""
+    with pytest.raises(ValidationError, match="frozen"):
+        contract.version = 2  # type: ignore[misc]
+
+
+def test_published_schema_is_in_step_with_the_model() -> None:
+    """The schema file is what the model generates; rewrite it with the command in docs/contract.md."""
+    assert json.loads(SCHEMA_FILE.read_text()) == model.json_schema()
+
+
+def test_published_schema_accepts_a_contract_and_refuses_a_broken_one(make_contract: Callable[..., Contract]) -> None:
+    """A tool that only has the schema file accepts the real thing and refuses a missing field."""
+    schema = json.loads(SCHEMA_FILE.read_text())
+    jsonschema.Draft202012Validator.check_schema(schema)
+    values = json.loads(make_contract().model_dump_json())
+    jsonschema.validate(values, schema)
+    del values["sources"]
+    with pytest.raises(jsonschema.ValidationError, match="'sources' is a required property"):
+        jsonschema.validate(values, schema)

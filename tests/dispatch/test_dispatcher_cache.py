@@ -1,0 +1,257 @@
+"""The dispatcher from the second call on: cache, counters, log, threads, explanations."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from kda_lab import runtime
+from kda_lab.dispatch import dispatcher as module
+from kda_lab.dispatch.dispatcher import Dispatcher
+from kda_lab.errors import ContractError, KernelLoadError, ParameterError
+from kda_lab.ops.protocol import OpSpec
+
+Write = Callable[..., Path]
+Run = Callable[..., Any]
+
+
+def x(rows: int = 4, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+    """An input [rows, 8]."""
+    return torch.zeros(rows, 8, dtype=dtype)
+
+
+def test_same_static_properties_are_decided_once(write_kernel: Write, run: Run, gpu: Any) -> None:
+    """A second call with other tensors of the same geometry takes the cached selection."""
+    write_kernel("alpha")
+    assert [run(), run(), run()] == ["alpha"] * 3
+    assert gpu.asked == 1
+
+
+def unaligned(rows: int = 4) -> torch.Tensor:
+    """[rows, 8] at an address that is a multiple of 2 bytes only."""
+    base = torch.zeros(rows * 8 + 129, dtype=torch.bfloat16)
+    start = (-base.data_ptr() % 256) // 2 + 1
+    return base[start : start + rows * 8].view(rows, 8)
+
+
+CHANGES: dict[str, tuple[dict[str, Any], str]] = {
+    "shape": ({"rows": 9}, "x.shape[0] (T)"),
+    "dtype": ({"x": torch.zeros(4, 8, dtype=torch.float16)}, "x.dtype"),
+    "strides": ({"x": torch.zeros(4, 16, dtype=torch.bfloat16)[:, ::2]}, "x.strides"),
+    "alignment": ({"x": unaligned()}, "x.alignment"),
+    "scalar": ({"factor": 0}, "factor"),
+    "scalar-bool-for-int": ({"factor": True}, "factor"),
+    "scalar-float-for-int": ({"factor": 2.0}, "factor"),
+    "scalar-nan": ({"factor": float("nan")}, "factor"),
+    "scalar-a-list": ({"factor": [2]}, "factor"),
+    "scalar-a-tensor": ({"factor": torch.tensor(2)}, "factor"),
+    "out-dtype": ({"out": torch.zeros(4, 8)}, "out.dtype"),
+    "not-a-tensor": ({"x": [[0.0] * 8] * 4}, "x"),
+    "sparse": ({"x": torch.zeros(4, 8, dtype=torch.bfloat16).to_sparse()}, "x"),
+}
+
+
+@pytest.mark.parametrize("case", CHANGES)
+def test_changed_property_is_judged_anew(case: str, write_kernel: Write, run: Run) -> None:
+    """After a good call was cached, a call that differs in one static property is refused for that property, and the good one still runs."""
+    write_kernel("alpha")
+    arguments, field = CHANGES[case]
+    assert run(factor=1 if case == "scalar-bool-for-int" else 2) == "alpha"
+    with pytest.raises(ContractError) as caught:
+        run(**arguments)
+    assert [reason.field for reason in caught.value.reasons] == [field]
+    assert run() == "alpha"
+
+
+def test_devices_are_part_of_the_key(dispatcher: Dispatcher, spec: OpSpec) -> None:
+    """Two tensors that differ only in their device have different keys."""
+    keys = [dispatcher._key(spec, (torch.zeros(4, 8, device=device),), {}, {}, None) for device in ("cpu", "meta")]
+    assert keys[0] != keys[1]
+
+
+def test_cache_is_bounded(
+    write_kernel: Write, run: Run, dispatcher: Dispatcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cache never holds more than its limit, and calls stay right when it is emptied."""
+    monkeypatch.setattr(module, "CACHE_ENTRIES", 5)
+    write_kernel("alpha")
+    for factor in range(1, 13):
+        assert run(factor=factor) == "alpha"
+        assert dispatcher.statistics().cached <= 5
+    assert dispatcher.statistics().hits == {"toy.scale: alpha": 12}
+
+
+def test_refresh_reads_the_folder_anew(write_kernel: Write, run: Run, dispatcher: Dispatcher) -> None:
+    """A kernel exported while the process runs is served after `refresh`, not before."""
+    write_kernel("alpha")
+    assert run() == "alpha"
+    write_kernel("alpha", source="def scale(x, w, *, factor, out): return 'second'\n", version=2)
+    assert run() == "alpha"
+    dispatcher.refresh()
+    assert run() == "second"
+
+
+def test_prepare_imports_the_kernels_of_one_op(
+    write_kernel: Write, run: Run, dispatcher: Dispatcher, spec: OpSpec
+) -> None:
+    """`prepare` imports all kernels of the op and none of another op, and checks their hashes."""
+    folder = write_kernel("alpha")
+    write_kernel("other", op="toy.other", source="raise SystemExit\n")
+    assert dispatcher.prepare(spec) == ("alpha",)
+    (folder / "kernel.py").write_text("changed")
+    assert run() == "alpha"
+    dispatcher.refresh()
+    with pytest.raises(KernelLoadError, match="sha256"):
+        dispatcher.prepare(spec)
+
+
+def test_statistics_count_hits_and_misses(write_kernel: Write, run: Run, dispatcher: Dispatcher) -> None:
+    """Hits are counted a kernel, misses a distinct refusal, cached or not; a reset starts at zero."""
+    write_kernel("alpha")
+    for factor in (1, 2, 2, 0, 0, -1):
+        if factor > 0:
+            run(factor=factor)
+        else:
+            with pytest.raises(ContractError):
+                run(factor=factor)
+    statistics = dispatcher.statistics()
+    assert statistics.hits == {"toy.scale: alpha": 3}
+    assert statistics.misses == {
+        "toy.scale: factor is 0; allowed: an int >= 1 and <= 100. (kernel alpha)": 2,
+        "toy.scale: factor is -1; allowed: an int >= 1 and <= 100. (kernel alpha)": 1,
+    }
+    dispatcher.reset_statistics()
+    assert (dispatcher.statistics().hits, dispatcher.statistics().misses) == ({}, {})
+    run()
+    assert dispatcher.statistics().hits == {"toy.scale: alpha": 1}
+
+
+def test_log_has_one_line_a_kernel_and_a_refusal(
+    write_kernel: Write, run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each kernel's first dispatch and each distinct refusal is logged once, however many calls there are."""
+    write_kernel("alpha")
+    with caplog.at_level(logging.INFO, logger="kda_lab.dispatch"):
+        for factor in (1, 2, 2, 3):
+            run(factor=factor)
+        for _ in range(3):
+            with pytest.raises(ContractError):
+                run(factor=0)
+    assert [(r.levelname, r.getMessage()) for r in caplog.records] == [
+        ("INFO", "toy.scale: dispatched to kernel alpha"),
+        ("WARNING", "toy.scale: factor is 0; allowed: an int >= 1 and <= 100. (kernel alpha) -> raised"),
+    ]
+
+
+def test_threads_count_every_call_and_import_once(write_kernel: Write, run: Run, dispatcher: Dispatcher) -> None:
+    """Eight threads that start at once import the kernel once and lose no count."""
+    write_kernel(
+        "alpha",
+        source="import sys\nsys.kda_imports = getattr(sys, 'kda_imports', 0) + 1\ndef scale(x, w, *, factor, out): return factor\n",
+    )
+    import_count = 0
+    barrier, wrong = threading.Barrier(8), []
+
+    def work(seed: int) -> None:
+        barrier.wait()
+        for i in range(200):
+            factor = 1 + (i + seed) % 50
+            if run(factor=factor) != factor:
+                wrong.append(factor)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    import_count = vars(sys).pop("kda_imports")
+    assert wrong == []
+    assert import_count == 1
+    assert dispatcher.statistics().hits == {"toy.scale: alpha": 1600}
+
+
+def test_wrong_number_of_tensors_is_said(write_kernel: Write, dispatcher: Dispatcher, spec: OpSpec) -> None:
+    """A door that passes too few tensors is an error that lists them."""
+    write_kernel("alpha")
+    with pytest.raises(ParameterError, match=r"toy\.scale: number of tensors is 1; allowed: 2: x, w\."):
+        dispatcher.call(spec, (x(),), {"factor": 1}, {"out": None})
+
+
+def test_cached_call_runs_no_operator(write_kernel: Write, dispatcher: Dispatcher, spec: OpSpec) -> None:
+    """Once selected, a call runs no torch operator of its own, so that nothing can read a device or join a captured graph."""
+    write_kernel("alpha")
+    arguments = (spec, (x(), torch.zeros(8)), {"factor": 2}, {"out": None})
+    dispatcher.call(*arguments)
+    with torch.autograd.profiler.profile(use_cpu=True) as profile:
+        dispatcher.call(*arguments)
+    assert [event.name for event in profile.function_events] == []
+
+
+def test_explain_launches_and_counts_nothing(write_kernel: Write, dispatcher: Dispatcher, spec: OpSpec) -> None:
+    """An explanation gives the decision of the call without importing a kernel or counting a call."""
+    write_kernel("alpha", source="raise SystemExit\n")
+    explanation = dispatcher.explain(spec, (x(), torch.zeros(8)), {"factor": 2}, {"out": None})
+    assert (explanation.kernel, explanation.outcome) == ("alpha", "kernel alpha")
+    assert (dispatcher.statistics().hits, dispatcher.statistics().misses) == ({}, {})
+
+
+def test_explain_says_what_would_happen(
+    write_kernel: Write, dispatcher: Dispatcher, spec: OpSpec, chain_spec: OpSpec
+) -> None:
+    """The outcome is the kernel, the fallback that would run, or the error that would be raised."""
+    write_kernel("alpha")
+    bad = ((x(), torch.zeros(8)), {"factor": 0}, {"out": None})
+    assert dispatcher.explain(spec, *bad).outcome == "raises ContractError (unsupported toy call)"
+    assert dispatcher.explain(chain_spec, *bad).outcome == "fallback plain"
+    assert dispatcher.explain(chain_spec, *bad, kernel="alpha").outcome == "raises ContractError (unsupported toy call)"
+
+
+def test_default_folder_is_the_packages_own() -> None:
+    """Without an argument the kernels that the package ships are served."""
+    assert Dispatcher().kernels_dir == Path(module.__file__).parents[1] / "kernels"
+    assert module.DISPATCHER.kernels_dir.is_dir()
+
+
+def test_contract_file_is_read_once(write_kernel: Write, run: Run) -> None:
+    """After the first call the folder is not looked at again, so a serving process touches no disk."""
+    folder = write_kernel("alpha")
+    assert run() == "alpha"
+    (folder / "contract.json").write_text(json.dumps({}))
+    (folder / "kernel.py").unlink()
+    assert run(rows=5) == "alpha"
+
+
+def test_cache_key_follows_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The token of the environment changes with each documented variable and comes back with it."""
+    for name in runtime.ENVIRONMENT_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    empty = runtime.environment_token()
+    for name in runtime.ENVIRONMENT_VARIABLES:
+        monkeypatch.setenv(name, "1")
+        assert runtime.environment_token() != empty
+        monkeypatch.delenv(name)
+        assert runtime.environment_token() == empty
+
+
+def test_environment_token_works_on_any_mapping(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where `os.environ` has no backing mapping, as on another Python, the documented way is used."""
+    monkeypatch.setattr(runtime.os, "environ", {"KDA_LAB_KERNEL": "alpha"})
+    assert runtime.environment_token() == ("alpha", None, None, None, None)
+
+
+def test_two_specs_of_one_name_do_not_share_selections(
+    write_kernel: Write, run: Run, spec: OpSpec, chain_spec: OpSpec
+) -> None:
+    """A selection made for a spec with a fallback is not used for one without, though their names are equal."""
+    write_kernel("alpha")
+    assert run(chain_spec, factor=0) == "plain"
+    with pytest.raises(ContractError, match="factor is 0"):
+        run(spec, factor=0)

@@ -1,0 +1,102 @@
+"""Selection as a pure function: forced names, switches, and reasons merged over kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from kda_lab.contracts.facts import CallFacts, TensorFacts
+from kda_lab.dispatch.loader import read_contracts
+from kda_lab.dispatch.selection import Choice, KernelReason, KernelVerdict, Settings, choose, read_settings
+from kda_lab.errors import ParameterError, Reason
+
+FACTS = CallFacts(
+    {"x": TensorFacts("bfloat16", (4, 8), (8, 1), "cuda", 0), "w": TensorFacts("float32", (8,), (1,), "cuda", 0)},
+    {"factor": 2},
+    (9, 0),
+)
+
+
+def verdict(kernel: str, *reasons: Reason) -> KernelVerdict:
+    """A kernel's answer with these reasons."""
+    return KernelVerdict(kernel, 1, "dispatched", reasons)
+
+
+def test_one_accepting_kernel_is_the_choice() -> None:
+    """The only kernel without a reason takes the call, and no reason is left to report."""
+    choice = Choice("toy.scale", (verdict("alpha", Reason("x", "1", "2")), verdict("beta")))
+    assert (choice.kernel, choice.reasons()) == ("beta", ())
+
+
+def test_equal_reasons_of_kernels_become_one() -> None:
+    """A reason that several kernels give is printed once, with all their names."""
+    shared, own = Reason("x.dtype", "a", "b"), Reason("factor", "0", "1")
+    choice = Choice("toy.scale", (verdict("alpha", shared), verdict("beta", shared, own)))
+    assert choice.reasons() == (
+        KernelReason("x.dtype", "a", "b", "", ("alpha", "beta")),
+        KernelReason("factor", "0", "1", "", ("beta",)),
+    )
+    assert str(choice.reasons()[0]) == "x.dtype is a; allowed: b. (kernel alpha, beta)"
+
+
+def test_general_reason_replaces_a_kernels_reason_on_the_same_field() -> None:
+    """What the op itself says of a field is not repeated by each kernel."""
+    general = Reason("max_seqlen_q", "2", "1", "The op says so.")
+    choice = Choice("toy.scale", (verdict("alpha", Reason("max_seqlen_q", "2", "an int in 1")),), general=(general,))
+    assert choice.reasons() == (general,)
+
+
+def test_general_reason_overrides_an_accepting_kernel() -> None:
+    """A kernel that would accept takes no call that the op refuses."""
+    assert Choice("toy.scale", (verdict("alpha"),), general=(Reason("a", "1", "2"),)).kernel == ""
+
+
+def test_choice_names_every_kernel_of_the_op_only(write_kernel: Callable[..., Path], tmp_path: Path) -> None:
+    """Kernels of other ops are not judged; when one is forced, it alone is judged, by its callable shapes."""
+    for name, op in (("alpha", "toy.scale"), ("beta", "toy.scale"), ("other", "toy.other")):
+        write_kernel(name, op=op)
+    folders = read_contracts(tmp_path / "kernels")
+    everyone = choose("toy.scale", folders, FACTS, Settings())
+    forced = choose("toy.scale", folders, FACTS, Settings(), "beta")
+    assert [(v.kernel, v.shapes) for v in everyone.verdicts] == [("alpha", "dispatched"), ("beta", "dispatched")]
+    assert [(v.kernel, v.shapes) for v in forced.verdicts] == [("beta", "callable")]
+    assert everyone.accepted == ("alpha", "beta")
+
+
+def test_forcing_without_any_kernel_says_so() -> None:
+    """A forced name where nothing is exported is an error that says there is none to force."""
+    with pytest.raises(ParameterError, match=r"kernel is 'alpha'; allowed: none, since no kernel is exported\."):
+        choose("toy.scale", [], FACTS, Settings(), "alpha")
+
+
+def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The three variables are read, stripped, and default to: nothing forced, on, no opt-in."""
+    for name in ("KDA_LAB_KERNEL", "KDA_LAB_DISPATCH", "KDA_LAB_ALLOW_COMPILED"):
+        monkeypatch.delenv(name, raising=False)
+    assert read_settings() == Settings("", False, False)
+    monkeypatch.setenv("KDA_LAB_KERNEL", " alpha ")
+    monkeypatch.setenv("KDA_LAB_DISPATCH", "off")
+    monkeypatch.setenv("KDA_LAB_ALLOW_COMPILED", "1")
+    assert read_settings() == Settings("alpha", True, True)
+
+
+def test_both_misspelt_switches_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two wrong switches give two reasons."""
+    monkeypatch.setenv("KDA_LAB_DISPATCH", "OFF")
+    monkeypatch.setenv("KDA_LAB_ALLOW_COMPILED", "yes")
+    with pytest.raises(ParameterError) as caught:
+        read_settings()
+    assert [reason.field for reason in caught.value.reasons] == ["KDA_LAB_DISPATCH", "KDA_LAB_ALLOW_COMPILED"]
+
+
+def test_selection_needs_no_tensor(
+    write_kernel: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A choice is made from facts alone: with every way to make or read a tensor broken it still works."""
+    write_kernel("alpha")
+    folders = read_contracts(tmp_path / "kernels")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: 1 / 0)
+    assert choose("toy.scale", folders, FACTS, Settings()).kernel == "alpha"

@@ -1,0 +1,120 @@
+"""The compile gate: fresh artifacts, resources read from the cubin, limits, and errors that carry the compiler's words."""
+
+from pathlib import Path
+
+import pytest
+
+from kda_lab.contracts.model import CompileUnit
+from kda_lab.errors import ExportError
+from kda_lab.export import compile_gate
+from kda_lab.export.compile_gate import compile_unit, compile_units, shared_limit_bytes
+
+SOURCE = Path(__file__).with_name("toy_units.py")
+COPY = CompileUnit(
+    function="copy_kernel",
+    signature={"p_x": "*bf16", "p_out": "*bf16", "count": "i32", "BLOCK": "constexpr"},
+    constants={"BLOCK": 256},
+    divisible_by_16=("p_x", "p_out"),
+)
+
+
+@pytest.mark.parametrize("capability", [(9, 0), (12, 1)], ids=["sm90", "sm121"])
+def test_unit_compiles_without_a_gpu(tmp_path: Path, capability: tuple[int, int]) -> None:
+    """A good unit yields registers, shared bytes and the hash of the one cubin in its cache, interpreter on or not."""
+    found = compile_unit(SOURCE, COPY, capability, tmp_path / "cache")
+    (cubin,) = (tmp_path / "cache").rglob("*.cubin")
+    assert found.cubin_sha256 == compile_gate.hashlib.sha256(cubin.read_bytes()).hexdigest()
+    assert found.registers is not None and 8 <= found.registers <= 64
+    assert found.spill_bytes == 0
+    assert found.shared_bytes <= 1024
+
+
+def test_divisibility_reaches_the_compiler(tmp_path: Path) -> None:
+    """Arguments declared divisible by 16 are loaded by wider instructions than undeclared ones."""
+    compile_unit(SOURCE, COPY.model_copy(update={"constants": {"BLOCK": 1024}}), (9, 0), tmp_path / "wide")
+    narrow = COPY.model_copy(update={"constants": {"BLOCK": 1024}, "divisible_by_16": ()})
+    compile_unit(SOURCE, narrow, (9, 0), tmp_path / "narrow")
+    texts = {n: next((tmp_path / n).rglob("*.ptx")).read_text() for n in ("wide", "narrow")}
+    assert "tt.divisibility = 16" in next((tmp_path / "wide").rglob("*.ttir")).read_text()
+    assert texts["wide"] != texts["narrow"]
+
+
+def test_warm_cache_is_refused(tmp_path: Path) -> None:
+    """A cache folder that holds anything proves nothing, so it is refused before compiling."""
+    (tmp_path / "old.cubin").write_bytes(b"old")
+    with pytest.raises(ExportError, match=r"cache_dir is .*; allowed: an empty folder"):
+        compile_unit(SOURCE, COPY, (9, 0), tmp_path)
+
+
+def test_shared_memory_limit_depends_on_the_architecture(tmp_path: Path) -> None:
+    """A tile of 128 KB fails on SM120, whose blocks have 99 KB, with both numbers in the message."""
+    assert shared_limit_bytes((9, 0)) == 232448
+    assert shared_limit_bytes((12, 1)) == 101376
+    unit = CompileUnit(
+        function="square_dot_kernel",
+        signature={"p_a": "*fp32", "p_out": "*fp32"},
+        constants={"M": 64, "K": 512},
+        num_warps=8,
+    )
+    with pytest.raises(ExportError, match=r"shared_bytes is \d+; allowed: at most 101376\..*smaller blocks"):
+        compile_unit(SOURCE, unit, (12, 0), tmp_path / "small")
+
+
+def test_unknown_architecture_names_the_known_ones() -> None:
+    """A capability without a known limit is refused, never guessed."""
+    with pytest.raises(ExportError, match=r"capability is \(8, 0\); allowed: \(9, 0\), "):
+        shared_limit_bytes((8, 0))
+
+
+@pytest.mark.parametrize(
+    ("update", "words"),
+    [
+        (
+            {"function": "broken_kernel", "signature": {"p_x": "*fp32"}, "constants": {}, "divisible_by_16": ()},
+            "no_such_function",
+        ),
+        ({"function": "absent"}, "has no Triton function called 'absent'"),
+        ({"function": "not_a_kernel"}, "has no Triton function called 'not_a_kernel'"),
+        ({"signature": {"p_x": "*bf16"}}, r"missing in the unit: \['p_out', 'count'\]"),
+        ({"constants": {}}, r"constexpr arguments without a value: \['BLOCK'\]"),
+        ({"divisible_by_16": ("nothing",)}, r"unknown: \['nothing'\]"),
+    ],
+    ids=["broken", "absent", "not-a-kernel", "missing-argument", "missing-constant", "unknown-argument"],
+)
+def test_failed_compile_keeps_the_words_of_the_compiler(tmp_path: Path, update: dict[str, object], words: str) -> None:
+    """The error names unit and architecture and ends with the tail of the child's stderr."""
+    with pytest.raises(ExportError, match=rf"(?s)capability \(9, 0\) does not compile .*{words}"):
+        compile_unit(SOURCE, COPY.model_copy(update=update), (9, 0), tmp_path / "cache")
+
+
+def test_no_units_is_not_a_pass(tmp_path: Path) -> None:
+    """An empty list of units fails: nothing compiled is no evidence."""
+    with pytest.raises(ExportError, match="at least one unit"):
+        compile_units(SOURCE, (), (9, 0), tmp_path)
+
+
+def test_worker_that_writes_nothing_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A compiler that reports success without a cubin fails the gate."""
+    silent = tmp_path / "silent.py"
+    silent.write_text("")
+    monkeypatch.setattr(compile_gate, "_WORKER", silent)
+    with pytest.raises(ExportError, match=r"artifacts of copy_kernel is '0 cubin and 0 metadata files'"):
+        compile_unit(SOURCE, COPY, (9, 0), tmp_path / "cache")
+
+
+def test_slow_compile_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A compile beyond the time limit is killed and named."""
+    endless = tmp_path / "endless.py"
+    endless.write_text("import time\ntime.sleep(60)\n")
+    monkeypatch.setattr(compile_gate, "_WORKER", endless)
+    monkeypatch.setattr(compile_gate, "TIMEOUT_S", 0.2)
+    with pytest.raises(ExportError, match=r"took more than 0\.2 s"):
+        compile_unit(SOURCE, COPY, (9, 0), tmp_path / "cache")
+
+
+def test_units_get_a_cache_each(tmp_path: Path) -> None:
+    """Several units of one architecture compile into separate folders and keep their order."""
+    other = COPY.model_copy(update={"constants": {"BLOCK": 512}, "num_warps": 8})
+    found = compile_units(SOURCE, (COPY, other), (9, 0), tmp_path)
+    assert [r.num_warps for r in found] == [4, 8]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["sm90-0", "sm90-1"]

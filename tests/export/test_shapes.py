@@ -1,0 +1,106 @@
+"""Dispatched shapes: only bracketed, faster, measured rows; a row that is not faster splits its range."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kda_lab.contracts.model import AxisRange, Declaration, ShapeRule
+from kda_lab.export.candidate import read_candidate
+from kda_lab.export.shapes import contract_axes, dispatched_rules, range_axis
+
+DECLARATION: Declaration = read_candidate(Path(__file__).with_name("toy_candidate.py")).declaration
+VERDICTS = ("faster", "slower", "same", "ambiguous", "")
+
+
+@dataclass(frozen=True)
+class Measured:
+    row: str
+    axes: dict[str, Any]
+    verdict: str
+
+
+def measured(batch: int, verdict: str = "faster", kind: Any = "short", heads: tuple[int, int] = (12, 1)) -> Measured:
+    axes = {"HQ": heads[0], "HKV": heads[1], "B": batch, "lengths": kind}
+    return Measured(f"B{batch}-{kind}", axes, verdict)
+
+
+def ranges(rows: list[Measured]) -> list[tuple[int, int]]:
+    found = [rule.axes["B"] for rule in dispatched_rules(DECLARATION, rows)]
+    return [(a.minimum, a.maximum) for a in found if isinstance(a, AxisRange)]
+
+
+def test_axes_come_from_the_declaration() -> None:
+    """Axes are those of the tensors' shapes; the range axis is the one that callable rules give as a range."""
+    assert contract_axes(DECLARATION) == ("B", "HQ", "N", "HKV")
+    assert range_axis(DECLARATION) == "B"
+
+
+def test_consecutive_faster_batches_form_one_range() -> None:
+    """Batches 1, 4 and 8, all faster, serve 1 to 8, and the basis names them."""
+    (rule,) = dispatched_rules(DECLARATION, [measured(8), measured(1), measured(4)])
+    assert rule.axes == {"HQ": 12, "HKV": 1, "B": AxisRange(minimum=1, maximum=8)}
+    assert rule.basis == "bracketed by measured rows at B = 1, 4, 8, all faster beyond noise (short)"
+
+
+@pytest.mark.parametrize("verdict", ["slower", "same", "ambiguous", ""])
+def test_row_that_is_not_faster_splits_the_range(verdict: str) -> None:
+    """Slower, same, ambiguous and unmeasured rows end a range: their batch and the gaps beside it are left out."""
+    assert ranges([measured(1), measured(2), measured(4, verdict), measured(8), measured(16)]) == [(1, 2), (8, 16)]
+
+
+def test_one_slow_length_class_takes_the_batch_out() -> None:
+    """A batch counts only when every one of its rows is faster."""
+    rows = [measured(b, "faster", kind) for b in (1, 2, 4) for kind in ("short", "saturated")]
+    rows[3] = measured(2, "same", "saturated")
+    assert ranges(rows) == [(1, 1), (4, 4)]
+
+
+def test_unmeasured_length_class_does_not_bracket() -> None:
+    """The last batch lacks a class that the others have, so the range ends before it."""
+    rows = [measured(b, "faster", kind) for b in (1, 2) for kind in ("short", "saturated")]
+    assert ranges([*rows, measured(4, "faster", "short")]) == [(1, 2)]
+
+
+def test_replay_row_can_split_but_not_extend() -> None:
+    """A single replay row inside a sweep vetoes when it is slow; when it is fast it changes nothing."""
+    sweep = [measured(b, "faster", kind) for b in (1, 2, 4, 8) for kind in ("short", "saturated")]
+    assert ranges([*sweep, measured(3, "faster", "replay"), measured(12, "faster", "replay")]) == [(1, 8)]
+    assert ranges([*sweep, measured(3, "same", "replay")]) == [(1, 2), (4, 8)]
+
+
+def test_topologies_are_judged_apart() -> None:
+    """Each combination of the other axes has its own rule."""
+    rules = dispatched_rules(
+        DECLARATION, [measured(1), measured(1, "slower", heads=(24, 2)), measured(2, heads=(24, 2))]
+    )
+    assert [(r.axes["HQ"], r.axes["B"]) for r in rules] == [
+        (12, AxisRange(minimum=1, maximum=1)),
+        (24, AxisRange(minimum=2, maximum=2)),
+    ]
+
+
+def test_without_a_range_axis_only_points_are_served() -> None:
+    """Where no axis is declared as a range, a rule is exactly a measured shape whose rows are all faster."""
+    fixed = DECLARATION.model_copy(update={"callable": (ShapeRule(axes={"B": (1, 2), "HQ": 12, "HKV": 1}),)})
+    rules = dispatched_rules(
+        fixed, [measured(1), measured(1, "faster", "long"), measured(2), measured(2, "same", "long")]
+    )
+    assert [(r.axes, r.basis) for r in rules] == [({"B": 1, "HQ": 12, "HKV": 1}, "measured rows B1-short, B1-long")]
+
+
+@given(st.dictionaries(st.tuples(st.integers(1, 64), st.sampled_from(["a", "b"])), st.sampled_from(VERDICTS)))
+def test_no_batch_with_a_row_that_is_not_faster_is_ever_inside(verdicts: dict[tuple[int, str], str]) -> None:
+    """Whatever was measured: ends are measured faster batches, and no range covers a measured one that is not."""
+    rows = [measured(batch, verdict, kind) for (batch, kind), verdict in verdicts.items()]
+    bad = {r.axes["B"] for r in rows if r.verdict != "faster"}
+    good = {r.axes["B"] for r in rows} - bad
+    found = ranges(rows)
+    assert all({low, high} <= good and not any(low <= b <= high for b in bad) for low, high in found)
+    assert all(before[1] < after[0] for before, after in itertools.pairwise(found))

@@ -1,0 +1,58 @@
+"""Topology, batch and length class of a row, whatever the op's axes are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from kda_lab.errors import ParameterError
+from kda_lab.report import grouping
+from kda_lab.timing.statistics import RowResult
+
+Make = Callable[..., RowResult]
+
+
+def test_topology_is_the_first_word_of_the_label(one_row: Make) -> None:
+    """A label with a dash names its topology; the title adds the axes on which all rows agree."""
+    rows = [one_row(), one_row(axes={"HQ": 24, "HKV": 2, "B": 8, "lengths": "long"})]
+    assert (grouping.topology(rows[0]), grouping.topology_title(rows)) == ("tp1", "tp1 (HQ=24, HKV=2)")
+
+
+def test_without_a_dash_the_other_axes_are_the_topology(one_row: Make) -> None:
+    """A label of one word leaves the axes to speak; without other axes all rows are one group."""
+    assert grouping.topology(one_row(row="r1")) == "HQ=24, HKV=2"
+    assert grouping.topology_title([one_row(row="r1")]) == "HQ=24, HKV=2"
+    assert grouping.topology(one_row(row="r1", axes={"B": 1})) == "all rows"
+
+
+def test_listed_lengths_are_one_class(one_row: Make) -> None:
+    """Lengths given one by one form the class `listed`; a missing axis is the empty class."""
+    assert grouping.length_class(one_row(axes={"lengths": [1, 2]})) == "listed"
+    assert grouping.length_class(one_row(axes={})) == ""
+
+
+def test_batch_must_be_a_number(one_row: Make) -> None:
+    """A batch that is missing, text or a truth value is no batch."""
+    assert [grouping.batch(one_row(axes={"B": v})) for v in (4, "4", True, None)] == [4, None, None, None]
+
+
+def test_only_rows_with_a_verdict_are_judged(one_row: Make) -> None:
+    """Warm, invalid and refused rows have no verdict and so stay out of every geomean."""
+    rows = [one_row(), one_row(verdict="", state="warm", reason="too fast"), one_row(verdict="", ratio=None)]
+    assert grouping.judged(rows) == rows[:1]
+
+
+def test_an_unknown_arm_is_refused_by_name(one_row: Make) -> None:
+    """The message names the arm asked for, the arms there are, and what to do."""
+    expected = r"report: candidate is 'nobody'; allowed: grouped\. Name an arm that was timed\."
+    with pytest.raises(ParameterError, match=expected):
+        grouping.rows_of([one_row()], "nobody")
+    with pytest.raises(ParameterError, match="allowed: none, since there are no rows"):
+        grouping.rows_of([], "nobody")
+
+
+def test_the_control_is_not_a_row_of_its_arm(one_row: Make) -> None:
+    """The A/A control bears the baseline's name but is left out."""
+    base, control = one_row(arm="per_head", role="baseline"), one_row(arm="per_head", role="control")
+    assert grouping.rows_of([base, control], "per_head") == [base]

@@ -1,0 +1,159 @@
+"""The page of a run: complete, self-contained, the same bytes twice, in any state of the run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kda_lab.report import html
+from kda_lab.report.records import read_run
+from kda_lab.run_folder import RunFolder, write_json, write_json_lines
+from kda_lab.timing.statistics import RowResult
+
+Fill = Callable[..., RunFolder]
+REMOTE = re.compile(r"""(?:src|href)\s*=\s*["']?(?:https?:)?//|@import|<script|<link""", re.IGNORECASE)
+
+
+@pytest.fixture
+def run(
+    tmp_path: Path, capture_rows: list[RowResult], verify_records: list[dict[str, Any]], fill_run: Fill
+) -> RunFolder:
+    return fill_run(tmp_path / "a run", capture_rows[:6], verify_records)
+
+
+def contents(run: RunFolder) -> dict[str, bytes]:
+    return {p.name: p.read_bytes() for p in run.path.iterdir()}
+
+
+def test_the_same_records_give_the_same_bytes(run: RunFolder) -> None:
+    """Every file of a second report is identical to the first: HTML, SVG, PNG, CSV, Parquet."""
+    html.write_report(run)
+    first = contents(run)
+    html.write_report(run)
+    assert contents(run) == first
+    assert {
+        "index.html",
+        "rows.csv",
+        "rows.parquet",
+        "speedup_grouped.svg",
+        "latency.png",
+        "errors_grouped.svg",
+    } <= set(first)
+
+
+def test_the_page_is_complete_and_self_contained(run: RunFolder) -> None:
+    """Verdict, provenance, figures with alt text, all tables and refusals are on one page without the network."""
+    page = html.write_report(run).read_text()
+    for words in (
+        "<strong>PASSED</strong>75 of 75 replays passed", "device.driver", "580.159.04", "Parameters", 'role="img" aria-label="demo.attention',
+        "Ratios per batch", "Timing rows", "Replays", "killed 80/80 over 15 captures. Every mutant was rejected.", "Refusals",
+        "importing cutlass raised ImportError", 'href="executed.ipynb"', 'href="verify.jsonl"', 'href="notebook.html"', 'href="rows.csv"',
+    ):  # fmt: skip
+        assert words in page, words
+    assert not REMOTE.search(page)
+    assert len(page.encode()) < 2_000_000
+    assert page.index("PASSED") < page.index("What ran") < page.index("Figures") < page.index("Files")
+
+
+def test_links_point_to_files_that_exist(run: RunFolder) -> None:
+    """Every relative link of the page leads to a file of the run."""
+    page = html.write_report(run).read_text()
+    targets = set(re.findall(r'href="([^"#]+)"', page))
+    assert targets and all((run.path / t).is_file() for t in targets)
+
+
+def test_every_id_is_there_once(run: RunFolder) -> None:
+    """Inlined figures do not share ids."""
+    ids = re.findall(r'\bid="([^"]+)"', html.write_report(run).read_text())
+    assert len(ids) == len(set(ids))
+
+
+def test_records_are_escaped(run: RunFolder) -> None:
+    """Markup in parameters, verdict and reasons is printed, not run."""
+    evil = "<script>alert(1)</script>"
+    write_json(run.parameters, {"name": evil})
+    write_json(run.verdict, {"passed": False, "sentence": f"fail: {evil}", "failures": [evil], "evidence": {evil: 1}})
+    write_json_lines(run.verify_records, [{"kind": "refused", "op": "o", "arm": evil, "role": "peer", "reason": evil}])
+    page = html.write_report(run).read_text()
+    assert evil not in page and page.count("&lt;script&gt;") >= 6
+
+
+@pytest.mark.parametrize(
+    ("verdict", "word", "sentence"),
+    [
+        ({"passed": True, "sentence": "pass: all"}, "PASSED", "all"),
+        ({"passed": False, "sentence": "fail: one: two"}, "FAILED", "one: two"),
+        ({"passed": False, "sentence": "ambiguous: no evidence"}, "AMBIGUOUS", "no evidence"),
+        ({"passed": False, "sentence": "own words"}, "FAILED", "own words"),
+    ],
+)
+def test_verdict_words(tmp_path: Path, verdict: dict[str, Any], word: str, sentence: str) -> None:
+    """The page says the verdict in a word and does not repeat it in the sentence."""
+    run = RunFolder.at(tmp_path)
+    write_json(run.verdict, verdict)
+    found = html.verdict_words(read_run(run))
+    assert (found.word, found.sentence) == (word, sentence)
+
+
+def test_an_empty_run_has_a_page(tmp_path: Path) -> None:
+    """A run that crashed at once is shown as such."""
+    page = html.write_report(RunFolder.at(tmp_path)).read_text()
+    assert "no verdict" in page and "not timed" in page and "This run has no provenance.json." in page
+
+
+def test_a_cpu_run_says_that_it_is_not_timed(
+    tmp_path: Path, verify_records: list[dict[str, Any]], fill_run: Fill
+) -> None:
+    """Without timing records, on a CPU, the page says so and draws the errors."""
+    page = html.write_report(fill_run(tmp_path, [], verify_records, "cpu")).read_text()
+    assert "not timed (interpreter)" in page and "figure-errors_grouped" in page and "figure-speedup" not in page
+
+
+def test_broken_records_are_named_on_the_page(run: RunFolder) -> None:
+    """A broken line, verdict and notebook each leave a sentence; the rest of the page is there."""
+    with run.timing_records.open("a") as stream:
+        stream.write('{"kind": "tim')
+    run.verdict.write_text("{")
+    run.executed_notebook.write_text("{")
+    page = html.write_report(run).read_text()
+    for words in (
+        "timing.jsonl line 31: cannot be read",
+        "verdict.json: cannot be read",
+        "notebook.html: executed.ipynb cannot be shown",
+        "no verdict",
+    ):
+        assert words in page, words
+    assert "Timing rows" in page
+
+
+def test_a_figure_that_cannot_be_drawn_is_named(run: RunFolder, verify_records: list[dict[str, Any]]) -> None:
+    """A candidate without any error leaves a sentence in place of its figure."""
+    write_json_lines(run.verify_records, [{**verify_records[1], "errors": {}, "checks": []}])
+    page = html.write_report(run).read_text()
+    assert "figure errors_grouped: report: grouped has no positive error on any of 1 captures." in page
+
+
+def test_a_page_that_would_be_too_large_links_and_cuts(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Above the limit figures stand beside the page and tables are cut, with a sentence that says so."""
+    monkeypatch.setattr(html, "PAGE_LIMIT_BYTES", 20_000)
+    page = html.write_report(run).read_text()
+    assert '<img src="latency.svg"' in page and "The first 50 of 75 lines; the files below hold all." in page
+
+
+def test_files_of_an_earlier_report_do_not_stay(run: RunFolder) -> None:
+    """When the times and the notebook are gone, so are the tables and the page made of them."""
+    html.write_report(run)
+    run.timing_records.unlink()
+    run.executed_notebook.unlink()
+    page = html.write_report(run).read_text()
+    assert not any((run.path / n).exists() for n in ("rows.csv", "rows.parquet", "notebook.html"))
+    assert "rows.csv" not in page and "notebook.html" not in page
+
+
+def test_file_names_are_tame() -> None:
+    """An arm's name with a path or a colon makes a plain file name."""
+    assert html.file_name("speedup", "exported:a/../b v2") == "speedup_exported_a____b_v2"

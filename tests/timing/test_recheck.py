@@ -1,0 +1,137 @@
+"""The check after timing: which graphs pass on changed inputs and poisoned outputs, and which do not."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from kda_lab.errors import TimingError
+from kda_lab.ops.protocol import Call
+from kda_lab.timing import recheck
+
+Judge = Callable[[Callable[[list[Call]], None], int], dict[str, Any]]
+
+
+@pytest.fixture
+def judge(op: Any, row: Any) -> Judge:
+    """Recheck a replay that gets all input sets."""
+
+    def run(replay: Callable[[list[Call]], None], count: int = 5) -> dict[str, Any]:
+        sets = op.make_sets(row, count, 1, torch.device("cpu"))
+        for call in sets:
+            call.outputs["out"].copy_(call.inputs["x"] * 2)
+        return recheck.recheck(op, row, sets, lambda: replay(sets), seed=1, synchronise=lambda: None)
+
+    return run
+
+
+def double(sets: list[Call]) -> None:
+    for call in sets:
+        call.outputs["out"].copy_(call.inputs["x"] * 2)
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_honest_replay_passes(judge: Judge, count: int) -> None:
+    """A replay that computes every set from its live inputs passes with error 0."""
+    assert judge(double, count) == {"passed": True, "error": 0.0, "limit": 5e-3, "detail": ""}
+
+
+def test_replay_without_work_fails(judge: Judge) -> None:
+    """A graph that lacks the work leaves the poison, although the old outputs were right."""
+    found = judge(lambda sets: None, 5)
+    assert not found["passed"]
+    assert found["error"] is None
+    assert found["detail"] == (
+        "5 of 5 input sets kept poison in their outputs after the replay; error is inf; allowed: at most 0.005"
+    )
+
+
+def test_replay_that_skips_a_set_in_the_middle_fails(judge: Judge) -> None:
+    """A set that is not compared with the oracle must still be written."""
+    found = judge(lambda sets: double([*sets[:2], *sets[3:]]), 5)
+    assert found["detail"] == "1 of 5 input sets kept poison in their outputs after the replay"
+    assert not found["passed"]
+
+
+def test_replay_of_an_old_answer_fails(judge: Judge) -> None:
+    """A graph that copies the answer of the timed inputs is wrong on changed ones."""
+    old: list[torch.Tensor] = []
+
+    def stale(sets: list[Call]) -> None:
+        for call, answer in zip(sets, old, strict=True):
+            call.outputs["out"].copy_(answer)
+
+    generator = torch.Generator().manual_seed(1)
+    old.extend(torch.randn(5, 64, generator=generator) * 2)
+    found = judge(stale, 5)
+    assert not found["passed"]
+    assert found["error"] > 0.5
+    assert "poison" not in found["detail"]
+
+
+def test_error_just_above_the_limit_fails(judge: Judge) -> None:
+    """The limit binds: 1.004 passes, 1.006 fails at 5e-3."""
+
+    def scaled(factor: float) -> Callable[[list[Call]], None]:
+        return lambda sets: [c.outputs["out"].copy_(c.inputs["x"] * 2 * factor) for c in sets] and None
+
+    assert judge(scaled(1.004), 2)["passed"]
+    assert judge(scaled(1.006), 2)["detail"] == "error is 0.006; allowed: at most 0.005"
+
+
+def test_geometry_that_depends_on_the_seed_is_refused(op: Any, row: Any) -> None:
+    """Inputs that do not fit into the timed buffers cannot be refilled, and are refused by name."""
+    sets = op.make_sets(row, 2, 1, torch.device("cpu"))
+    other = [Call("fake.double", {"x": torch.zeros(63)}, {}, {}) for _ in sets]
+    with pytest.raises(TimingError, match=r"recheck\.x is '?\(63,\) torch\.float32'?; allowed: \(64,\) torch\.float32"):
+        recheck.refill(sets, other)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float8_e4m3fn])
+def test_poison_in_floating_point_is_found(dtype: torch.dtype) -> None:
+    """Poison shows in every floating-point dtype, and one written set is not counted."""
+    sets = [
+        Call("x", {}, {}, {"out": torch.zeros(8).to(dtype), "n": torch.zeros(2, dtype=torch.int32)}) for _ in range(3)
+    ]
+    for call in sets[:2]:
+        recheck.poison(call)
+    assert recheck.unwritten(sets) == 2
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value"), [(torch.uint8, 165), (torch.int32, 165), (torch.int8, 37), (torch.bool, 1)]
+)
+def test_integers_are_poisoned_with_a_pattern(dtype: torch.dtype, value: int) -> None:
+    """Integer outputs get a fixed pattern that fits their type."""
+    call = Call("x", {}, {}, {"out": torch.zeros(4, dtype=dtype)})
+    recheck.poison(call)
+    assert call.outputs["out"].tolist() == [value] * 4
+    assert recheck.unwritten([call]) == 0
+
+
+def test_zero_reference_counts_the_output_itself() -> None:
+    """Against an all-zero reference the error is the output's norm; NaN is infinite; no output is infinite."""
+    call = Call("x", {}, {}, {"out": torch.tensor([3.0, 4.0])})
+    assert recheck.relative_l2(call, {"out": torch.zeros(2)}) == 5.0
+    assert recheck.relative_l2(call, {"out": torch.tensor([math.nan, 0.0])}) == math.inf
+    assert recheck.relative_l2(call, {}) == math.inf
+
+
+def test_limit_is_the_synthetic_one_of_the_op(op: Any, row: Any) -> None:
+    """The limit is asked of the op's gates for synthetic data."""
+    asked: list[tuple[str, float]] = []
+
+    def limits(kind: str, floor: float) -> SimpleNamespace:
+        asked.append((kind, floor))
+        return SimpleNamespace(error=0.25)
+
+    op.gates = SimpleNamespace(limits=limits)
+    sets = op.make_sets(row, 2, 1, torch.device("cpu"))
+    found = recheck.recheck(op, row, sets, lambda: double(sets), seed=1, synchronise=lambda: None)
+    assert asked == [("synthetic", 0.0)]
+    assert found["limit"] == 0.25

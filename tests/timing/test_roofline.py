@@ -1,0 +1,49 @@
+"""The roofline: units, and the bandwidth that no cold time can have."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from kda_lab.ops.protocol import Work
+from kda_lab.timing import roofline
+
+
+def test_roof_and_bandwidth_are_inverse() -> None:
+    """16.8 MB at 4300 GB/s take 3.91 us, and 16.8 MB in 3.91 us are 4300 GB/s."""
+    work = Work(16_801_792, 49_152, 0)
+    roof = roofline.roof_us(work, 4300.0)
+    assert roof == pytest.approx(3.9188, rel=1e-4)
+    assert roofline.bandwidth_gb_s(work.bytes_moved, roof) == pytest.approx(4300.0)
+
+
+@pytest.mark.parametrize(
+    ("share", "state", "words"),
+    [
+        (0.97, "cold", ""),
+        (1.0, "cold", ""),
+        (1.01, "warm", "above the copy rate of 4000 GB/s; some bytes came from a cache"),
+        (2.0, "warm", "some bytes came from a cache"),
+        (2.01, "invalid", "8040 GB/s, 2.01 times the copy rate of 4000 GB/s; work is missing"),
+    ],
+)
+def test_state_by_implied_bandwidth(share: float, state: str, words: str) -> None:
+    """Up to the copy rate cold, above it warm, above twice the rate invalid; each with its numbers."""
+    found, reason = roofline.state_of(share * 4000.0, 4000.0, 1.0)
+    assert found == state
+    assert words in reason
+    assert bool(reason) == (state != "cold")
+
+
+def test_allowance_moves_only_the_warm_border() -> None:
+    """The allowance widens cold; invalid stays at twice the copy rate."""
+    assert roofline.state_of(4180.0, 4000.0, 1.05)[0] == "cold"
+    assert roofline.state_of(8040.0, 4000.0, 3.0)[0] == "invalid"
+
+
+@pytest.mark.gpu
+def test_copy_rate_is_below_the_datasheet() -> None:
+    """The measured copy rate of a data-centre GPU lies between 0.5 and 10 TB/s and repeats within 5 %."""
+    first, second = (roofline.measure_copy_bandwidth(torch.device("cuda", 0)) for _ in range(2))
+    assert 200 < first < 10_000
+    assert second == pytest.approx(first, rel=0.05)

@@ -1,0 +1,136 @@
+"""References: floors and limits, changed contents, and oracles that are refused."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from toy_op import LENGTHS, WIDEST, exact, make_call, make_capture, make_op, reference, rounded
+
+from kda_lab.errors import ParameterError, VerificationError
+from kda_lab.verify.reference import GUARD_ROWS, ROOM_ROWS, make_reference
+
+CPU = torch.device("cpu")
+
+
+def test_rows_behind_the_live_end_hold_nan_in_every_contents() -> None:
+    """Every contents ends in at least `GUARD_ROWS` NaN rows, and all have the buffers' shape."""
+    ref = reference()
+    for contents in (ref.original, ref.shorter, ref.longer):
+        x, live = contents.inputs["x"], int(contents.inputs["cu"][-1])
+        assert x.shape == ref.call.inputs["x"].shape
+        assert x.shape[0] - live >= GUARD_ROWS
+        assert torch.isnan(x[live:]).all()
+        assert torch.isfinite(x[:live]).all()
+
+
+def test_changed_contents_are_shorter_and_longer() -> None:
+    """`shorter` holds fewer live entries than the original, `longer` more."""
+    ref = reference()
+    live = {c.name: int(c.inputs["cu"][-1]) for c in (ref.original, ref.shorter, ref.longer)}
+    assert live["shorter"] < live["original"] == sum(LENGTHS) < live["longer"] <= sum(LENGTHS) + ROOM_ROWS
+
+
+def test_floor_and_limits_come_from_the_emulation() -> None:
+    """The floor is the emulated arithmetic against FP64, and the op's gates turn it into limits."""
+    op, seen = make_op(), []
+    plain = op.gates.limits
+    op.gates.limits = lambda kind, floor, row_floor: (
+        seen.append((kind, floor, row_floor)) or plain(kind, floor, row_floor)
+    )
+    ref = make_reference(op, make_capture(kind="real"), CPU)
+    assert seen[0] == ("real", ref.original.floor, ref.original.floor_row_max)
+    assert [kind for kind, _, _ in seen] == ["real", "synthetic", "synthetic"]
+    assert 1e-4 < ref.original.floor < ref.original.floor_row_max < 4e-3
+
+
+def test_a_call_at_its_widest_goes_back_to_the_original_contents() -> None:
+    """Where no row can grow, `longer` is the original contents, which is longer than `shorter` was."""
+    capture = make_capture()
+    widest = type(capture)("wide", "synthetic", make_call((WIDEST, WIDEST)), {}, "0" * 64)
+    ref = make_reference(make_op(), widest, CPU)
+    assert ref.longer.name == "longer"
+    assert ref.longer.inputs["x"] is ref.original.inputs["x"]
+
+
+def test_shorter_contents_are_a_must() -> None:
+    """An op that cannot make shorter contents is not excused."""
+    op = make_op()
+
+    def refuse(call, lengths, seed, source=None):
+        raise ParameterError("toy", "cannot")
+
+    op.cases.changed = refuse
+    with pytest.raises(ParameterError, match="toy: cannot"):
+        make_reference(op, make_capture(), CPU)
+
+
+def test_real_captures_lend_their_rows_to_changed_contents() -> None:
+    """Changed contents of a real capture are made of its own rows; those of a synthetic one are drawn."""
+    op, sources = make_op(), []
+    plain = op.cases.changed
+
+    def changed(call, lengths, seed, source=None):
+        sources.append(source)
+        return plain(call, lengths, seed)
+
+    op.cases.changed = changed
+    make_reference(op, make_capture(kind="real"), CPU)
+    make_reference(op, make_capture(kind="synthetic"), CPU)
+    assert [source is not None for source in sources] == [True, True, False, False]
+
+
+def test_the_pinned_limit_makes_room_for_two_roundings() -> None:
+    """A sound pinned output gets a limit from its own distance to the emulation, never below the op's."""
+    ref = make_reference(make_op(), make_capture(pinned=0.9965), CPU)
+    assert ref.pinned_is_sound
+    assert ref.limit_pinned > ref.original.limit_error
+
+
+def test_an_unsound_pinned_output_widens_nothing() -> None:
+    """A pinned output beyond the limit keeps the op's own limit."""
+    ref = make_reference(make_op(), make_capture(pinned=1.5), CPU)
+    assert not ref.pinned_is_sound
+    assert ref.limit_pinned == ref.original.limit_error
+
+
+def test_a_capture_without_pinned_output() -> None:
+    """Without a pinned output there is nothing to be sound."""
+    ref = reference()
+    assert (ref.pinned, ref.pinned_fp32, ref.pinned_is_sound) == ({}, None, False)
+
+
+@pytest.mark.parametrize("name", ["oracle_fp32", "oracle_fp64", "emulate"])
+def test_an_oracle_that_is_not_finite_is_refused(name: str) -> None:
+    """A NaN in a reference would make every error NaN: it is refused before any arm runs."""
+    op = make_op()
+
+    def broken(call):
+        done = exact(call, torch.float64) if name != "emulate" else rounded(call)
+        done["out"][0, 0, 0] = math.nan
+        return done
+
+    setattr(op.oracle, name, broken)
+    with pytest.raises(
+        VerificationError, match=rf"{name} on original contents of toy holds 1 values that are not finite"
+    ):
+        make_reference(op, make_capture(), CPU)
+
+
+def test_an_oracle_with_other_outputs_is_refused() -> None:
+    """A missing output or another shape of the oracle is refused with both."""
+    op = make_op()
+    op.oracle.oracle_fp64 = lambda call: {"out": exact(call, torch.float64)["out"]}
+    with pytest.raises(
+        VerificationError, match=r"oracle_fp64 .* has outputs \{'out': \(8, 4, 16\)\}; allowed: .*'count'"
+    ):
+        make_reference(op, make_capture(), CPU)
+
+
+def test_a_call_without_any_output_element_is_refused() -> None:
+    """Outputs that are all empty would pass every check for nothing."""
+    capture = make_capture()
+    empty = type(capture)("empty", "synthetic", make_call(()), {}, "0" * 64)
+    with pytest.raises(VerificationError, match="not all empty"):
+        make_reference(make_op(), empty, CPU)
