@@ -29,6 +29,7 @@ class CleanErrors(TyperGroup):
     """Prints an error of the package as one line on stderr and exits 2; anything else keeps its traceback."""
 
     def invoke(self, ctx: Any) -> Any:
+        """Run the command; a refusal of the package ends here."""
         try:
             return super().invoke(ctx)
         except KdaLabError as error:
@@ -215,8 +216,8 @@ def write_reports(
 ) -> None:
     """Write the page of each run again, and the index of all runs."""
     from kda_lab.report.html import write_report  # lazy: matplotlib
-    from kda_lab.report.index import run_folders, write_index
-    from kda_lab.run_folder import RunFolder
+    from kda_lab.report.index import run_folders, write_index  # lazy: torch
+    from kda_lab.run_folder import RunFolder  # lazy: torch
 
     for folder in runs or list(run_folders(reports)):
         if not folder.is_dir():
@@ -240,9 +241,9 @@ def export(
 ) -> None:
     """Export a candidate whose runs passed: every gate is checked again; a failure leaves the package untouched."""
     from kda_lab.dispatch.dispatcher import KERNELS_DIR  # lazy: torch
-    from kda_lab.export.candidate import read_candidate
-    from kda_lab.export.exporter import ARCHITECTURES, export_kernel
-    from kda_lab.run_folder import RunFolder
+    from kda_lab.export.candidate import read_candidate  # lazy: torch
+    from kda_lab.export.exporter import ARCHITECTURES, export_kernel  # lazy: torch
+    from kda_lab.run_folder import RunFolder  # lazy: torch
 
     *runs, candidate = sources
     for folder in runs:
@@ -303,7 +304,7 @@ def kernels_explain(
 ) -> None:
     """Say which kernel a call of these shapes would get on a GPU, and why the others would not; needs no GPU."""
     from kda_lab.dispatch.dispatcher import DISPATCHER  # lazy: torch
-    from kda_lab.ops.registry import load_op
+    from kda_lab.ops.registry import load_op  # lazy: torch
 
     spec = load_op(op).spec
     contracts = [f.contract for f in DISPATCHER.folders() if f.contract.op == op and kernel in ("", f.contract.kernel)]
@@ -320,9 +321,9 @@ def _imagined(
 ) -> CallFacts:
     """Facts of a call that exists only as numbers: contiguous, aligned tensors of the contract's shapes."""
     from kda_lab import runtime  # lazy: torch
-    from kda_lab.batch.parameters import literal
-    from kda_lab.contracts.facts import CallFacts, TensorFacts
-    from kda_lab.contracts.model import split_dimension
+    from kda_lab.batch.parameters import literal  # lazy: torch
+    from kda_lab.contracts.facts import CallFacts, TensorFacts  # lazy: torch
+    from kda_lab.contracts.model import split_dimension  # lazy: torch
 
     dimensions = [d for gate in contract.tensors.values() for d in gate.shape if isinstance(d, str)]
     names = dict.fromkeys(split_dimension(d)[0] for d in dimensions)

@@ -76,6 +76,7 @@ def ensure_faithful() -> None:
             + f". Use one of {', '.join(TESTED_VERSIONS)}, or a GPU.",
         )
     setattr(machine, _MARK, True)
+    runtime.declare_interpreter_faithful()
 
 
 def mend_status() -> list[Fact]:

@@ -56,15 +56,17 @@ def environment(name: str) -> str:
 
 
 def environment_token() -> tuple[Any, ...]:
-    """Opaque value that differs as soon as a variable of the table differs; about 0.4 us, for cache keys.
+    """Opaque value that differs as soon as a variable of the table does, or the interpreter turns faithful.
+
+    About 0.4 us, for cache keys.
 
     `os.environ` takes 0.8 us a variable, because a missing one goes through an exception; its
     backing mapping takes 0.03 us. Where Python keeps none, the documented way is used.
     """
     raw = getattr(os.environ, "_data", None)
     if raw is None:
-        return tuple(map(os.environ.get, ENVIRONMENT_VARIABLES))
-    return tuple(map(raw.get, _ENVIRONMENT_KEYS))
+        return (*map(os.environ.get, ENVIRONMENT_VARIABLES), *_faithful)
+    return (*map(raw.get, _ENVIRONMENT_KEYS), *_faithful)
 
 
 def project_path(path: str | Path) -> Path:
@@ -122,6 +124,20 @@ def resolve_device(name: str) -> torch.device:
 def interpreter_on() -> bool:
     """Whether Triton kernels run in Triton's interpreter instead of on a GPU."""
     return environment("TRITON_INTERPRET") == "1"
+
+
+_faithful: list[bool] = []
+
+
+def declare_interpreter_faithful() -> None:
+    """Say that the interpreter was mended and proved in this process; only `kda_lab.interpreter` may."""
+    if not _faithful:
+        _faithful.append(True)
+
+
+def interpreter_faithful() -> bool:
+    """Whether Triton's interpreter runs here and rounds as the hardware does."""
+    return interpreter_on() and bool(_faithful)
 
 
 def use_interpreter_on_cpu() -> bool:

@@ -111,7 +111,7 @@ def _package(name: str, distribution: str, required: bool) -> Package:
 def _interpreter() -> tuple[str, bool]:
     """State of the interpreter's mend in words, and whether it can be trusted."""
     from kda_lab import interpreter  # lazy: triton
-    from kda_lab.errors import UnavailableError
+    from kda_lab.errors import UnavailableError  # lazy: triton
 
     if not runtime.interpreter_on():
         return "off: kernels run on the GPU", True

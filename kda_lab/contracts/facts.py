@@ -65,6 +65,8 @@ class CallFacts:
     """Exact (major, minor) of the device; None for a CPU."""
     foreign: Mapping[str, str] = field(default_factory=dict)
     """Arguments given for a tensor that are no strided tensors: name to a word for what they are."""
+    interpreted: bool = False
+    """All tensors on a CPU, in a process whose Triton interpreter was mended and proved."""
 
 
 def alignment_of(address: int) -> int:
@@ -114,4 +116,5 @@ def call_facts(
             if device is None and value.device.type == "cuda" and name in spec.tensors:
                 device = value.device
     capability = None if device is None else runtime.capability(device)
-    return CallFacts(facts, dict(scalars), capability, foreign)
+    interpreted = runtime.interpreter_faithful() and all(f.device_type == "cpu" for f in facts.values())
+    return CallFacts(facts, dict(scalars), capability, foreign, interpreted)

@@ -51,15 +51,17 @@ def check(
         contract: a Contract; or a Declaration, which has no architectures yet, so that the
             capability is not judged.
         facts: of the call, from `call_facts`.
-        shapes: `callable`, all shapes the kernel accepts; or `dispatched`, the narrower set that
-            was measured to be faster.
+        shapes: `callable`, all shapes the kernel accepts, also on a CPU in the mended interpreter; or
+            `dispatched`, the narrower set that was measured to be faster.
         allow_compiled: also accept an architecture that was compiled for but never run on.
 
     Raises:
         ParameterError: `dispatched` is asked of a Declaration, or `shapes` is another word.
     """
     rules = _rules(contract, shapes)
-    reasons = [*_tensor_reasons(contract, facts), *_device_reasons(contract, facts)]
+    # Only a forced kernel, judged by its callable shapes, may run interpreted: production never does by itself.
+    interpreted = facts.interpreted and shapes == "callable"
+    reasons = [*_tensor_reasons(contract, facts, interpreted), *_device_reasons(contract, facts)]
     axes, mismatches = resolve_axes(contract.tensors, facts.tensors)
     reasons += mismatches
     reasons += rule_reasons(contract, rules, shapes, axes, silent_when_unknown=bool(reasons))
@@ -96,12 +98,12 @@ def _rules(contract: Declaration, shapes: str) -> tuple[ShapeRule, ...]:
     raise ParameterError("contracts", [Reason("shapes", repr(shapes), allowed)])
 
 
-def _tensor_reasons(contract: Declaration, facts: CallFacts) -> Iterator[Reason]:
+def _tensor_reasons(contract: Declaration, facts: CallFacts, interpreted: bool) -> Iterator[Reason]:
     for name, gate in contract.tensors.items():
         if name in facts.foreign:
             yield Reason(name, facts.foreign[name], "a strided torch.Tensor")
         elif name in facts.tensors:
-            yield from _one_tensor(name, gate, facts.tensors[name])
+            yield from _one_tensor(name, gate, facts.tensors[name], interpreted)
         elif not gate.optional:
             yield Reason(name, "None", "a torch.Tensor")
     known = ", ".join(contract.tensors)
@@ -109,14 +111,14 @@ def _tensor_reasons(contract: Declaration, facts: CallFacts) -> Iterator[Reason]
         yield Reason(name, "given", f"one of {known}", "The contract has no such tensor: leave it out.")
 
 
-def _one_tensor(name: str, gate: TensorGate, facts: TensorFacts) -> Iterator[Reason]:
+def _one_tensor(name: str, gate: TensorGate, facts: TensorFacts, interpreted: bool) -> Iterator[Reason]:
     if facts.dtype not in gate.dtypes:
         allowed = ", ".join(f"torch.{dtype}" for dtype in gate.dtypes)
         yield Reason(f"{name}.dtype", f"torch.{facts.dtype}", allowed, f"Cast {name}.")
     if len(facts.shape) != len(gate.shape):
         allowed = f"{len(gate.shape)} dimensions [{', '.join(map(str, gate.shape))}]"
         yield Reason(f"{name}.shape", repr(facts.shape), allowed, f"Reshape {name}.")
-    if facts.device_type != gate.device:
+    if facts.device_type != gate.device and not interpreted:
         yield Reason(f"{name}.device", repr(facts.device), f"a {gate.device} device", f"Move {name}.")
     if gate.contiguous and not facts.contiguous:
         remedy = f"Call {name}.contiguous()."

@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 
 from kda_lab import runtime
+from kda_lab.ops.protocol import Call
 
 
 def fresh_output(call: Call, bind: Callable[[list[Call]], list[Callable[[], None]]]) -> dict[str, torch.Tensor]:
@@ -38,6 +39,11 @@ def same_bits(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -
 def main() -> None:
     """Compare on all captures of the request; a kernel that raises ends the process with its traceback."""
     request = json.load(sys.stdin)
+    # Triton reads TRITON_INTERPRET when a kernel is defined, so the switch comes before anything imports one.
+    runtime.use_interpreter_on_cpu()
+    from kda_lab.captures.store import CaptureSet  # lazy: triton
+    from kda_lab.ops.arms import candidate_arm, exported_arm  # lazy: triton
+
     device = runtime.resolve_device(request["device"])
     exported, candidate = exported_arm(Path(request["folder"])), candidate_arm(Path(request["candidate"]))
     replayed, different = 0, []
@@ -50,13 +56,6 @@ def main() -> None:
                 different.append(name)
     sys.stdout.write(json.dumps({"replayed": replayed, "different": different, "device": str(device)}) + "\n")
 
-
-# Triton reads TRITON_INTERPRET when a kernel is defined, so the switch comes before anything imports one.
-runtime.use_interpreter_on_cpu()
-
-from kda_lab.captures.store import CaptureSet  # noqa: E402
-from kda_lab.ops.arms import candidate_arm, exported_arm  # noqa: E402
-from kda_lab.ops.protocol import Call  # noqa: E402
 
 if __name__ == "__main__":
     main()

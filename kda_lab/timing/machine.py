@@ -25,7 +25,9 @@ class Machine:
     l2_bytes: int
     memory_bytes: int
     copy_gb_s: float
-    """Measured once a run."""
+    """Copy rate, measured once a run: the roofline."""
+    read_gb_s: float
+    """Read rate, measured once a run; with the copy rate it bounds what a cold time can imply."""
     timer: Timer
     telemetry: telemetry.Telemetry
     profile: Callable[[Launcher, torch.device], activity.Activity]
@@ -50,7 +52,7 @@ def why_not_timed(device: torch.device) -> str:
 
 
 def machine_for(device: torch.device) -> Machine:
-    """The machine behind a CUDA device; measures its copy rate (about 20 ms).
+    """The machine behind a CUDA device; measures its copy and read rates (about 50 ms).
 
     Raises:
         UnavailableError: nothing may be timed on this device.
@@ -64,6 +66,7 @@ def machine_for(device: torch.device) -> Machine:
         l2_bytes=facts["l2_bytes"],
         memory_bytes=facts["memory_bytes"],
         copy_gb_s=roofline.measure_copy_bandwidth(device),
+        read_gb_s=roofline.measure_read_bandwidth(device),
         timer=GraphTimer(device),
         telemetry=telemetry.reader(device),
         profile=activity.profile_call,

@@ -238,6 +238,7 @@ class _RowTiming:
             "flops": work.flops,
             "bandwidth_gb_s": implied,
             "copy_bandwidth_gb_s": machine.copy_gb_s,
+            "read_bandwidth_gb_s": machine.read_gb_s,
             "roof_us": roofline.roof_us(work, machine.copy_gb_s),
             "kernels": slot.activity.kernels,
             "kernels_reason": slot.activity.reason,
@@ -267,7 +268,9 @@ def _state(
 ) -> tuple[str, str]:
     if not judged["passed"]:
         return "invalid", f"invalid: recheck failed: {judged['detail']}"
-    state, reason = roofline.state_of(implied_gb_s, machine.copy_gb_s, protocol.copy_allowance)
+    state, reason = roofline.state_of(
+        implied_gb_s, max(machine.copy_gb_s, machine.read_gb_s), protocol.copy_allowance
+    )
     if state == "cold" and not plan.cold:
         return "warm", plan.reason
     return state, reason

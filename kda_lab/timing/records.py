@@ -94,6 +94,7 @@ class TimingRecord(_Data):
     flops: int = Field(ge=0)
     bandwidth_gb_s: float
     copy_bandwidth_gb_s: float = Field(gt=0)
+    read_bandwidth_gb_s: float = Field(gt=0)
     roof_us: float = Field(gt=0)
     kernels: dict[str, int] | None
     kernels_reason: str = ""

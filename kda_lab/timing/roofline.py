@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Callable
 from itertools import pairwise
 
 import torch
@@ -10,29 +11,37 @@ import torch
 from kda_lab.ops.protocol import Work
 
 COPY_BYTES = 1 << 30
-"""Size of the measured copy: far above any L2."""
+"""Size of the measured copy and reduction: far above any L2."""
 COPY_REPEATS = 15
 INVALID_ABOVE = 2.0
-"""Bandwidth above this many times the copy rate is no cache effect: work is missing."""
+"""Bandwidth above this many times the memory rate is no cache effect: work is missing."""
 
 
 def measure_copy_bandwidth(device: torch.device) -> float:
     """Median rate of a large device-to-device copy in GB/s (1e9 bytes a second), read and written bytes both counted."""
+    source = torch.ones(COPY_BYTES, dtype=torch.uint8, device=device)
+    target = torch.zeros_like(source)
+    return bandwidth_gb_s(2 * COPY_BYTES, _median_us(lambda: target.copy_(source), device))
+
+
+def measure_read_bandwidth(device: torch.device) -> float:
+    """Median rate of a large reduction in GB/s: memory that is only read can be faster than a copy."""
+    source = torch.ones(COPY_BYTES // 4, dtype=torch.float32, device=device)
+    return bandwidth_gb_s(COPY_BYTES, _median_us(lambda: torch.sum(source), device))
+
+
+def _median_us(launch: Callable[[], object], device: torch.device) -> float:
     with torch.cuda.device(device):
-        source = torch.ones(COPY_BYTES, dtype=torch.uint8, device=device)
-        target = torch.zeros_like(source)
         marks = [torch.cuda.Event(enable_timing=True) for _ in range(COPY_REPEATS + 1)]
         for _ in range(3):
-            target.copy_(source)
+            launch()
         marks[0].record()
         for mark in marks[1:]:
-            target.copy_(source)
+            launch()
             mark.record()
         torch.cuda.synchronize(device)
-        times_us = [a.elapsed_time(b) * 1e3 for a, b in pairwise(marks)]
-    del source, target
     torch.cuda.empty_cache()
-    return bandwidth_gb_s(2 * COPY_BYTES, statistics.median(times_us))
+    return statistics.median(a.elapsed_time(b) * 1e3 for a, b in pairwise(marks))
 
 
 def bandwidth_gb_s(bytes_moved: int, time_us: float) -> float:
@@ -45,15 +54,18 @@ def roof_us(work: Work, copy_gb_s: float) -> float:
     return work.bytes_moved / copy_gb_s / 1e3
 
 
-def state_of(implied_gb_s: float, copy_gb_s: float, allowance: float) -> tuple[str, str]:
-    """`cold`, `warm` or `invalid` from the implied bandwidth, and why; the reason of `cold` is empty."""
-    share = implied_gb_s / copy_gb_s
+def state_of(implied_gb_s: float, memory_gb_s: float, allowance: float) -> tuple[str, str]:
+    """`cold`, `warm` or `invalid` from the implied bandwidth, and why; the reason of `cold` is empty.
+
+    `memory_gb_s` is the faster of the measured copy and read rates: see docs/decisions/0001-cold-ceiling.md.
+    """
+    share = implied_gb_s / memory_gb_s
     if share > INVALID_ABOVE:
-        text = f"implied bandwidth is {implied_gb_s:.0f} GB/s, {share:.2f} times the copy rate of {copy_gb_s:.0f} GB/s"
+        text = f"implied bandwidth is {implied_gb_s:.0f} GB/s, {share:.2f} times the memory rate of {memory_gb_s:.0f} GB/s"
         return "invalid", f"invalid: {text}; work is missing or the work model is wrong"
     if share > allowance:
         return "warm", (
-            f"warm: implied bandwidth is {implied_gb_s:.0f} GB/s, above the copy rate of {copy_gb_s:.0f} GB/s; "
+            f"warm: implied bandwidth is {implied_gb_s:.0f} GB/s, above the memory rate of {memory_gb_s:.0f} GB/s; "
             "some bytes came from a cache"
         )
     return "cold", ""

@@ -37,7 +37,7 @@ class TimingRun:
 
 
 def time_rows(
-    op_name: str,
+    op: str | registry.Op,
     rows: Sequence[Row],
     arms: Sequence[tuple[Arm, str]],
     run: RunFolder,
@@ -71,14 +71,14 @@ def time_rows(
         return TimingRun([], 0, 0, reason)
     protocol = protocol or Protocol()
     machine = machine_for(device)
-    op = registry.load_op(op_name)
+    op = registry.load_op(op) if isinstance(op, str) else op
     found = run.read_timing()
     labels = {row.label + SUFFIXES[protocol.mode]: row for row in rows}
     kept = _complete(found, list(labels), arms, protocol, machine.provenance)
     # Rows that an earlier call wrote, of other labels or in another mode, stay in the file.
     others = [record for record in found if record["row"] not in labels]
     resumed = len(kept)
-    for label, row in tqdm(labels.items(), desc=f"timing {op_name}", unit="row", disable=not progress):
+    for label, row in tqdm(labels.items(), desc=f"timing {op.spec.name}", unit="row", disable=not progress):
         if label not in kept:
             kept[label] = time_row(op, row, arms, machine=machine, protocol=protocol)
             write_json_lines(run.timing_records, [*others, *_in_order(labels, kept)])

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from kda_lab.batch import kernel
 from kda_lab.batch.kernel import ThisPythonKernelManager
 
 
@@ -39,3 +40,18 @@ def test_environment_is_private(monkeypatch: pytest.MonkeyPatch) -> None:
         "inherited",
     )
     asyncio.run(manager._async_cleanup_resources())
+
+
+def test_long_temporary_folder_falls_back_to_tcp(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sockets in the private folder where their path is short enough; else the loopback interface."""
+    assert ThisPythonKernelManager().transport == "ipc"
+    monkeypatch.setattr(kernel, "LONGEST_SOCKET_FOLDER", 3)
+    assert ThisPythonKernelManager().transport == "tcp"
+
+
+def test_folder_goes_with_the_manager() -> None:
+    """A manager that never got to clean up leaves no folder behind."""
+    manager = ThisPythonKernelManager()
+    folder = Path(manager.connection_file).parent
+    manager._remove()
+    assert not folder.exists()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from kda_lab.captures.qsa_selection import block_mass, folded_queries, selected_tokens
+from kda_lab.captures.qsa_selection import block_mass, effective_keys, folded_queries, selected_tokens
 
 SCALE = 1 / 16
 
@@ -68,5 +68,16 @@ def test_of_equal_blocks_the_earlier_wins() -> None:
     """Ties are decided the same way on every machine."""
     keys = torch.zeros(2100, 16).bfloat16()
     tokens = selected_tokens(torch.ones(12, 16).bfloat16(), keys, SCALE)
-    # The two heads positions before the last do not see the last block whole, so it is lighter, not tied.
+    # Heads at the two earlier positions do not see the last block whole, so that one is lighter, not tied.
     assert torch.equal(tokens[:2048], torch.arange(2048))
+
+
+def test_effective_keys_count_what_carries_weight() -> None:
+    """All keys alike give their number; one dominant key gives one; two equal ones give two."""
+    queries = torch.ones(1, 16)
+    keys = torch.zeros(100, 16)
+    assert effective_keys(queries, keys, 1.0).item() == pytest.approx(100.0, rel=1e-4)
+    keys[7] = 10.0
+    assert effective_keys(queries, keys, 1.0).item() == pytest.approx(1.0, rel=1e-4)
+    keys[50] = 10.0
+    assert effective_keys(queries, keys, 1.0).item() == pytest.approx(2.0, rel=1e-4)

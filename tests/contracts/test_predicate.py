@@ -344,3 +344,14 @@ def test_show_is_short_and_never_asks_a_tensor() -> None:
     assert show(-(2**300)) == "an int of 301 bits"
     assert show("x" * 200) == "'" + "x" * 79 + "…"
     assert show(None) == "None"
+
+
+def test_a_forced_kernel_may_run_in_the_mended_interpreter(contract: Contract, calls: Any) -> None:
+    """CPU tensors in a proved interpreter pass the callable shapes, and never the dispatched ones."""
+    facts = calls.good()
+    cpu = {n: replace(t, device_type="cpu", device_index=None) for n, t in facts.tensors.items()}
+    interpreted = replace(facts, tensors=cpu, capability=None, interpreted=True)
+    assert check(contract, interpreted, "callable").ok
+    assert any(r.field.endswith(".device") for r in check(contract, interpreted, "dispatched").reasons)
+    plain = replace(interpreted, interpreted=False)
+    assert any(r.field.endswith(".device") for r in check(contract, plain, "callable").reasons)

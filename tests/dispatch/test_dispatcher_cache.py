@@ -35,18 +35,18 @@ def test_same_static_properties_are_decided_once(write_kernel: Write, run: Run, 
     assert gpu.asked == 1
 
 
-def unaligned(rows: int = 4) -> torch.Tensor:
-    """[rows, 8] at an address that is a multiple of 2 bytes only."""
-    base = torch.zeros(rows * 8 + 129, dtype=torch.bfloat16)
-    start = (-base.data_ptr() % 256) // 2 + 1
-    return base[start : start + rows * 8].view(rows, 8)
+def placed(rows: int, columns: int, offset_bytes: int = 0) -> torch.Tensor:
+    """BF16 [rows, columns] at `offset_bytes` behind a multiple of 256 bytes, where the good call's x lies too."""
+    base = torch.zeros(rows * columns + 256, dtype=torch.bfloat16)
+    start = (-base.data_ptr() % 256 + offset_bytes) // 2
+    return base[start : start + rows * columns].view(rows, columns)
 
 
 CHANGES: dict[str, tuple[dict[str, Any], str]] = {
     "shape": ({"rows": 9}, "x.shape[0] (T)"),
-    "dtype": ({"x": torch.zeros(4, 8, dtype=torch.float16)}, "x.dtype"),
-    "strides": ({"x": torch.zeros(4, 16, dtype=torch.bfloat16)[:, ::2]}, "x.strides"),
-    "alignment": ({"x": unaligned()}, "x.alignment"),
+    "dtype": ({"x": placed(4, 8).view(torch.float16)}, "x.dtype"),
+    "strides": ({"x": placed(4, 16)[:, ::2]}, "x.strides"),
+    "alignment": ({"x": placed(4, 8, offset_bytes=2)}, "x.alignment"),
     "scalar": ({"factor": 0}, "factor"),
     "scalar-bool-for-int": ({"factor": True}, "factor"),
     "scalar-float-for-int": ({"factor": 2.0}, "factor"),
@@ -73,7 +73,8 @@ def test_changed_property_is_judged_anew(case: str, write_kernel: Write, run: Ru
 
 def test_devices_are_part_of_the_key(dispatcher: Dispatcher, spec: OpSpec) -> None:
     """Two tensors that differ only in their device have different keys."""
-    keys = [dispatcher._key(spec, (torch.zeros(4, 8, device=device),), {}, {}, None) for device in ("cpu", "meta")]
+    tensors = placed(4, 8), torch.zeros(4, 8, dtype=torch.bfloat16, device="meta")
+    keys = [dispatcher._key(spec, (tensor,), {}, {}, None) for tensor in tensors]
     assert keys[0] != keys[1]
 
 
@@ -255,3 +256,12 @@ def test_two_specs_of_one_name_do_not_share_selections(
     assert run(chain_spec, factor=0) == "plain"
     with pytest.raises(ContractError, match="factor is 0"):
         run(spec, factor=0)
+
+
+def test_names_are_part_of_the_key(write_kernel: Write, dispatcher: Dispatcher, spec: OpSpec) -> None:
+    """The same value under another scalar's name is another call, and is refused by that name."""
+    write_kernel("alpha")
+    tensors = (placed(4, 8), placed(1, 16).view(torch.float32)[0])
+    assert dispatcher.call(spec, tensors, {"factor": 2}, {"out": None}) == "alpha"
+    with pytest.raises(ContractError, match=r"bias is 2; allowed: one of factor\."):
+        dispatcher.call(spec, tensors, {"bias": 2}, {"out": None})

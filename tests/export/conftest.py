@@ -113,6 +113,7 @@ class Records:
                 "flops": 1,
                 "bandwidth_gb_s": 1.0,
                 "copy_bandwidth_gb_s": 4300.0,
+                "read_bandwidth_gb_s": 4300.0,
                 "roof_us": 3.0,
                 "kernels": {"_toy_kernel": 1},
                 "prepare_us": 1.0,

@@ -192,15 +192,17 @@ def test_blind_profiler_is_in_the_record(op: Any, row: Any, pair: Any, make_mach
     assert {(r["kernels"], r["kernels_reason"]) for r in found} == {(None, "unavailable, because of CUPTI")}
 
 
-def test_bandwidth_above_the_copy_rate_is_not_cold(op: Any, row: Any, pair: Any, make_machine: Factory) -> None:
+def test_bandwidth_above_the_memory_rate_is_not_cold(op: Any, row: Any, pair: Any, make_machine: Factory) -> None:
     """512 bytes in 20 and 10 us are 0.0256 and 0.0512 GB/s: at 0.03 GB/s the latter is warm, at 0.02 invalid."""
 
-    def states(copy_gb_s: float) -> dict[str, str]:
-        found = measure.time_row(op, row, pair, machine=make_machine(copy_gb_s=copy_gb_s))
-        return {r["arm"]: r["state"] for r in found}
+    def states(copy_gb_s: float, read_gb_s: float) -> dict[str, str]:
+        machine = make_machine(copy_gb_s=copy_gb_s, read_gb_s=read_gb_s)
+        return {r["arm"]: r["state"] for r in measure.time_row(op, row, pair, machine=machine)}
 
-    assert states(0.03) == {"slow": "cold", "fast": "warm"}
-    assert states(0.02) == {"slow": "warm", "fast": "invalid"}
+    assert states(0.03, 0.01) == {"slow": "cold", "fast": "warm"}
+    assert states(0.02, 0.01) == {"slow": "warm", "fast": "invalid"}
+    # The faster of both rates counts.
+    assert states(0.01, 0.03) == {"slow": "cold", "fast": "warm"}
 
 
 def test_too_short_a_graph_is_dropped(op: Any, row: Any, pair: Any, make_machine: Factory) -> None:

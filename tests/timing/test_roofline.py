@@ -22,13 +22,13 @@ def test_roof_and_bandwidth_are_inverse() -> None:
     [
         (0.97, "cold", ""),
         (1.0, "cold", ""),
-        (1.01, "warm", "above the copy rate of 4000 GB/s; some bytes came from a cache"),
+        (1.01, "warm", "above the memory rate of 4000 GB/s; some bytes came from a cache"),
         (2.0, "warm", "some bytes came from a cache"),
-        (2.01, "invalid", "8040 GB/s, 2.01 times the copy rate of 4000 GB/s; work is missing"),
+        (2.01, "invalid", "8040 GB/s, 2.01 times the memory rate of 4000 GB/s; work is missing"),
     ],
 )
 def test_state_by_implied_bandwidth(share: float, state: str, words: str) -> None:
-    """Up to the copy rate cold, above it warm, above twice the rate invalid; each with its numbers."""
+    """Up to the memory rate cold, above it warm, above twice the rate invalid; each with its numbers."""
     found, reason = roofline.state_of(share * 4000.0, 4000.0, 1.0)
     assert found == state
     assert words in reason
@@ -36,7 +36,7 @@ def test_state_by_implied_bandwidth(share: float, state: str, words: str) -> Non
 
 
 def test_allowance_moves_only_the_warm_border() -> None:
-    """The allowance widens cold; invalid stays at twice the copy rate."""
+    """The allowance widens cold; invalid stays at twice the memory rate."""
     assert roofline.state_of(4180.0, 4000.0, 1.05)[0] == "cold"
     assert roofline.state_of(8040.0, 4000.0, 3.0)[0] == "invalid"
 
@@ -47,3 +47,10 @@ def test_copy_rate_is_below_the_datasheet() -> None:
     first, second = (roofline.measure_copy_bandwidth(torch.device("cuda", 0)) for _ in range(2))
     assert 200 < first < 10_000
     assert second == pytest.approx(first, rel=0.05)
+
+
+@pytest.mark.gpu
+def test_read_rate_is_near_the_copy_rate() -> None:
+    """Reading alone is between 0.8 and 1.3 times as fast as copying."""
+    device = torch.device("cuda", 0)
+    assert 0.8 < roofline.measure_read_bandwidth(device) / roofline.measure_copy_bandwidth(device) < 1.3

@@ -103,8 +103,11 @@ def _peaky(
     at[:, 0] = counts - 1
     if N:
         chosen = k[(starts[:, None] + at).clamp(0, N - 1)].permute(0, 2, 1, 3)  # [B, HKV, 4, D]
-        lean = 0.15 + 0.2 * torch.rand(B, HKV, HQ // HKV, 4, **draw)
-        q = q + (lean @ chosen) * (counts > 0)[:, None, None, None]
+        # q = c·k scores 16·c against k, and the other keys of a row together weigh about 4 times its length: so
+        # each chosen key gets 3 to 20 % of the weight however long the row is, and none can be left out unseen.
+        most = counts.clamp(min=1).log()[:, None, None, None]
+        lean = (most - 2 * torch.rand(B, HKV, HQ // HKV, 4, **draw)).clamp(min=0) / 16
+        q = q + lean @ chosen
     return _call(label, {"q": q.view(B, HQ, WIDTH), "k": k, "v": v}, live, kind)
 
 
@@ -188,7 +191,7 @@ def changed(call: Call, lengths: str | Sequence[int], seed: int, source: Call | 
         heads = source.inputs["q"].shape[1], source.inputs["k"].shape[1]
         if heads != (HQ, HKV):
             raise _refusal("source", heads, f"the call's heads, {(HQ, HKV)}")
-        fresh = fresh.with_inputs(**_reordered(source, len(live), sum(live), seed))
+        fresh = _weightiest_last(fresh.with_inputs(**_reordered(source, len(live), sum(live), seed)), live)
     grown = with_capacity(fresh, capacity)
     return {name: grown.inputs[name] for name in ("q", "k", "v", "cu_seqlens_k")}
 
@@ -239,14 +242,31 @@ _GROW = "Use with_capacity() to make room."
 
 
 def _reordered(source: Call, B: int, count: int, seed: int) -> dict[str, torch.Tensor]:
-    """q, k and v made of the source's live rows, shifted by `seed`, so that every row meets other keys."""
+    """q, k and v made of the source's live rows in a shuffled order, so that every row meets other keys."""
     live = int(source.inputs["cu_seqlens_k"][-1])
     if not live:
         return {}
-    at = (torch.arange(count, device=source.device) * 7 + seed) % live
-    q = source.inputs["q"]
-    rows = (torch.arange(B, device=source.device) + seed) % q.shape[0]
-    return {"q": q[rows].flip(1), "k": source.inputs["k"][at], "v": source.inputs["v"][at]}
+    shuffled = torch.randperm(live, generator=_generator(source.label, seed, "cpu"))
+    at = shuffled[torch.arange(count) % live].to(source.device)
+    rows = (torch.arange(B, device=source.device) + seed) % source.inputs["q"].shape[0]
+    return {"q": source.inputs["q"][rows].flip(1), "k": source.inputs["k"][at], "v": source.inputs["v"][at]}
+
+
+def _weightiest_last(call: Call, live: Sequence[int]) -> Call:
+    """The call with the key of most weight moved to the end of each segment, a key head at a time.
+
+    A shuffle may leave the last keys of a row without weight, and then cutting them off changes nothing.
+    """
+    q, k, v = call.inputs["q"], call.inputs["k"].clone(), call.inputs["v"].clone()
+    group, start = q.shape[1] // k.shape[1], 0
+    for b, n in enumerate(live):
+        for g in range(k.shape[1]) if n else ():
+            scores = q[b, g * group : (g + 1) * group].float() @ k[start : start + n, g].float().T
+            most = start + int((scores / WIDTH**0.5).softmax(-1).sum(0).argmax())
+            for tensor in (k, v):
+                tensor[[most, start + n - 1], g] = tensor[[start + n - 1, most], g]
+        start += n
+    return call.with_inputs(k=k, v=v)
 
 
 def edge_calls(seed: int, device: torch.device | str = "cpu") -> dict[str, Call]:
