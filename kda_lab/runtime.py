@@ -31,6 +31,7 @@ from typing import Any
 
 import torch
 
+import kda_lab
 from kda_lab.errors import UnavailableError
 
 ENVIRONMENT_VARIABLES = (
@@ -41,7 +42,7 @@ ENVIRONMENT_VARIABLES = (
     "TRITON_INTERPRET",
 )
 _ENVIRONMENT_KEYS = tuple(getattr(os.environ, "encodekey", str)(name) for name in ENVIRONMENT_VARIABLES)
-PACKAGES = ("kda-lab", "torch", "triton", "flashinfer-python", "numpy", "scipy", "papermill")
+PACKAGES = ("torch", "triton", "flashinfer-python", "numpy", "scipy", "papermill")
 
 
 def environment(name: str) -> str:
@@ -184,7 +185,7 @@ def import_optional(name: str) -> OptionalModule:
 
 def versions() -> dict[str, str]:
     """Versions of Python and of the packages in `PACKAGES`; `absent` where not installed."""
-    found = {"python": platform.python_version()}
+    found = {"python": platform.python_version(), "kda-lab": kda_lab.__version__}
     for package in PACKAGES:
         try:
             found[package] = importlib.metadata.version(package)
@@ -194,13 +195,18 @@ def versions() -> dict[str, str]:
 
 
 def git_state(folder: Path | None = None) -> dict[str, Any]:
-    """Commit and dirty flag of the checkout that holds `folder`; `unknown` outside a checkout."""
-    folder = folder or Path.cwd()
+    """Commit and dirty flag of the checkout that holds `folder`; `unknown` outside a checkout.
+
+    A copy that travels without its history, to a GPU node say, may carry the file `.commit` beside the package:
+    `git rev-parse HEAD > .commit`. Whether it was changed since cannot be told there.
+    """
+    folder = folder or Path(kda_lab.__file__).parent
     try:
         commit = _git(folder, "rev-parse", "HEAD")
         return {"commit": commit, "dirty": bool(_git(folder, "status", "--porcelain", "--untracked-files=no"))}
     except (OSError, subprocess.SubprocessError):
-        return {"commit": "unknown", "dirty": None}
+        stamp = Path(kda_lab.__file__).parents[1] / ".commit"
+        return {"commit": stamp.read_text().strip() if stamp.is_file() else "unknown", "dirty": None}
 
 
 def _git(folder: Path, *arguments: str) -> str:

@@ -24,6 +24,7 @@ RECORD_NAMES = (
     "timing.jsonl",
     "index.html",
     "notebook.html",
+    "summary.json",
     "rows.csv",
     "rows.parquet",
 )

@@ -60,7 +60,7 @@ class ExportSession:
         for capability, evidence in judged.evidences.items():
             lines += [
                 (_words(capability), "replays of captures, all checks passed", len(evidence.replays)),
-                (_words(capability), "mutants killed", f"{sum(p['killed'] for p in evidence.power)}/{sum(p['total'] for p in evidence.power)}"),
+                (_words(capability), "mutants killed", f"{sum(p['killed'] for p in evidence.powers)}/{sum(p['total'] for p in evidence.powers)}"),
                 (_words(capability), "rows timed", len({r.row for r in evidence.rows})),
             ]
         return display.shown(("capability", "evidence", "count"), lines)
