@@ -82,7 +82,9 @@ def test_a_function_is_small(path: Path) -> None:
 
 def test_no_exemption_is_stale() -> None:
     """Every exemption names a function that exists."""
-    names = {f"{relative(p)}::{f.name}" for p in FILES for f in functions(p)} | {f.name for p in SOURCES for f in functions(p)}
+    names = {f"{relative(p)}::{f.name}" for p in FILES for f in functions(p)} | {
+        f.name for p in SOURCES for f in functions(p)
+    }
     assert not set(EXEMPT) - names
 
 
@@ -106,7 +108,9 @@ def test_no_assert_and_no_open_keywords(path: Path) -> None:
     """User input is never checked by assert, and no public function takes **keywords."""
     tree = ast.parse(path.read_text())
     asserts = [n.lineno for n in ast.walk(tree) if isinstance(n, ast.Assert)]
-    opened = [f.name for f in functions(path) if f.args.kwarg and not f.name.startswith("_") and not exempt(path, f.name)]
+    opened = [
+        f.name for f in functions(path) if f.args.kwarg and not f.name.startswith("_") and not exempt(path, f.name)
+    ]
     assert not asserts
     assert opened == [] or relative(path) in OPEN_KEYWORDS
 
@@ -121,7 +125,9 @@ def test_judging_rooms_catch_no_bare_exception(room: str) -> None:
     caught = []
     for path in (PACKAGE / room).rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ExceptHandler) and (node.type is None or "Exception" in ast.unparse(node.type).split(", ")):
+            if isinstance(node, ast.ExceptHandler) and (
+                node.type is None or "Exception" in ast.unparse(node.type).split(", ")
+            ):
                 caught.append(f"{path.name}:{node.lineno}")
     assert not caught
 
@@ -150,7 +156,11 @@ def test_tests_mirror_the_package() -> None:
     strangers = []
     for path in sorted((ROOT / "tests").glob("*/**/test_*.py")):
         below = path.relative_to(ROOT / "tests").with_name(path.name.removeprefix("test_"))
-        if not (PACKAGE / below).is_file() and below.parts[0] not in FREE_FOLDERS and below.as_posix() not in UNMIRRORED:
+        if (
+            not (PACKAGE / below).is_file()
+            and below.parts[0] not in FREE_FOLDERS
+            and below.as_posix() not in UNMIRRORED
+        ):
             strangers.append(path.relative_to(ROOT).as_posix())
     assert not strangers
 

@@ -49,7 +49,7 @@ def room_of(module: str) -> str:
     if parts[0] == "ops":
         if parts[1:] in ([], ["protocol"]):
             return "ops.protocol"
-        return "ops.spec" if parts[-1] == "spec" or len(parts) == 2 and parts[1] not in OPS_FILES else "ops"
+        return "ops.spec" if parts[-1] == "spec" or (len(parts) == 2 and parts[1] not in OPS_FILES) else "ops"
     return parts[0]
 
 

@@ -48,7 +48,9 @@ def test_a_notebook_is_thin(path: Path) -> None:
         tree = ast.parse(cell.source)
         assert not [n for n in ast.walk(tree) if isinstance(n, (ast.FunctionDef, ast.ClassDef))]
         loops = [n for n in ast.walk(tree) if isinstance(n, (ast.For, ast.While))]
-        assert not [n for loop in loops for n in ast.walk(loop) if isinstance(n, (ast.For, ast.While)) and n is not loop]
+        assert not [
+            n for loop in loops for n in ast.walk(loop) if isinstance(n, (ast.For, ast.While)) and n is not loop
+        ]
 
 
 @pytest.mark.parametrize("path", **ids)

@@ -19,7 +19,9 @@ def project() -> dict[str, list[Requirement]]:
     for extra in ("capture", "dev"):
         groups[extra] = re.search(rf"^{extra} = \[(.*?)^\]", text, re.M | re.S)
     return {
-        name: [Requirement(line) for line in re.findall(r'"(.+?)"', found.group(1))] for name, found in groups.items() if found
+        name: [Requirement(line) for line in re.findall(r'"(.+?)"', found.group(1))]
+        for name, found in groups.items()
+        if found
     }
 
 

@@ -60,7 +60,11 @@ class ExportSession:
         for capability, evidence in judged.evidences.items():
             lines += [
                 (_words(capability), "replays of captures, all checks passed", len(evidence.replays)),
-                (_words(capability), "mutants killed", f"{sum(p['killed'] for p in evidence.powers)}/{sum(p['total'] for p in evidence.powers)}"),
+                (
+                    _words(capability),
+                    "mutants killed",
+                    f"{sum(p['killed'] for p in evidence.powers)}/{sum(p['total'] for p in evidence.powers)}",
+                ),
                 (_words(capability), "rows timed", len({r.row for r in evidence.rows})),
             ]
         return display.shown(("capability", "evidence", "count"), lines)
@@ -88,7 +92,9 @@ class ExportSession:
             VerificationError: nothing was exported yet.
         """
         if self.folder is None:
-            raise VerificationError("notebook", "folder is None; allowed: an exported kernel's folder. Run the export cell first.")
+            raise VerificationError(
+                "notebook", "folder is None; allowed: an exported kernel's folder. Run the export cell first."
+            )
         return read_contract(self.folder)
 
     @functools.cached_property
@@ -104,7 +110,9 @@ class ExportSession:
             registers = max((r.registers or 0 for r in found.resources), default=0)
             spills = max((r.spill_bytes or 0 for r in found.resources), default=0)
             cited = found.evidence.path if found.evidence else "none: never ran there"
-            lines.append((_words(found.capability), found.status, len(found.resources), shared, registers, spills, cited))
+            lines.append(
+                (_words(found.capability), found.status, len(found.resources), shared, registers, spills, cited)
+            )
         heads = ("capability", "status", "units", "shared B, most", "registers, most", "spills B, most", "evidence")
         return display.shown(heads, lines)
 
@@ -119,7 +127,9 @@ class ExportSession:
         capture = self._capture(capture_set, name, "cpu")
         spec = load_op(self.op).spec
         facts = call_facts(spec, capture.call.inputs, capture.call.scalars, capture.call.outputs)
-        moved = {n: TensorFacts(**{**vars(t), "device_type": "cuda", "device_index": 0}) for n, t in facts.tensors.items()}
+        moved = {
+            n: TensorFacts(**{**vars(t), "device_type": "cuda", "device_index": 0}) for n, t in facts.tensors.items()
+        }
         return self.dispatcher.explain_facts(spec, type(facts)(moved, facts.scalars, capability))
 
     def call_facade(self, capture_set: str, name: str) -> Styler:
@@ -180,5 +190,7 @@ def _words(capability: tuple[int, int]) -> str:
 def _axes(rule: ShapeRule) -> str:
     words = []
     for axis, value in rule.axes.items():
-        words.append(f"{axis} {value.minimum} to {value.maximum}" if isinstance(value, AxisRange) else f"{axis} {value}")
+        words.append(
+            f"{axis} {value.minimum} to {value.maximum}" if isinstance(value, AxisRange) else f"{axis} {value}"
+        )
     return ", ".join(words)

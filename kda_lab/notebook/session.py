@@ -29,7 +29,7 @@ from kda_lab.report.style import Picture
 from kda_lab.run_folder import RunFolder, write_json
 from kda_lab.timing.protocol import Protocol
 from kda_lab.timing.rows import TimingRun, time_rows
-from kda_lab.verify.sweep import ReplayRun, run_replays
+from kda_lab.verify.sweep import ReplayRun, run_replays, run_stress
 from kda_lab.verify.verdict import Verdict, judge
 
 CANDIDATES = "notebooks/candidates"
@@ -132,12 +132,21 @@ class Session:
 
     def arm_table(self, arms: Arms) -> Styler:
         """Each arm with its role, its source and whether it can run here."""
-        lines = [(a.name, role, a.source_sha256[:12] or "library", a.unavailable(self.device) or "runs here") for a, role in arms]
+        lines = [
+            (a.name, role, a.source_sha256[:12] or "library", a.unavailable(self.device) or "runs here")
+            for a, role in arms
+        ]
         return display.shown(("arm", "role", "source", "here"), lines)
 
-    def replay(self, captures: Any, arms: Arms) -> ReplayRun:
-        """Judge every capture through every arm, with gate power; resumes a killed run."""
-        return run_replays(captures.op, captures, arms, self.device, self.run)
+    def replay(self, captures: Any, arms: Arms, stress_launches: int = 0) -> ReplayRun:
+        """Judge every capture through every arm, with gate power; resumes a killed run.
+
+        On a GPU each candidate is also launched `stress_launches` times more on every capture, bits compared.
+        """
+        done = run_replays(captures.op, captures, arms, self.device, self.run)
+        if stress_launches and self.device.type == "cuda":
+            run_stress(captures.op, captures, arms, self.device, self.run, stress_launches)
+        return done
 
     def replay_table(self) -> Styler:
         """Errors, limits and checks of every replay."""

@@ -268,9 +268,7 @@ def _state(
 ) -> tuple[str, str]:
     if not judged["passed"]:
         return "invalid", f"invalid: recheck failed: {judged['detail']}"
-    state, reason = roofline.state_of(
-        implied_gb_s, max(machine.copy_gb_s, machine.read_gb_s), protocol.copy_allowance
-    )
+    state, reason = roofline.state_of(implied_gb_s, max(machine.copy_gb_s, machine.read_gb_s), protocol.copy_allowance)
     if state == "cold" and not plan.cold:
         return "warm", plan.reason
     return state, reason

@@ -61,7 +61,9 @@ def state_of(implied_gb_s: float, memory_gb_s: float, allowance: float) -> tuple
     """
     share = implied_gb_s / memory_gb_s
     if share > INVALID_ABOVE:
-        text = f"implied bandwidth is {implied_gb_s:.0f} GB/s, {share:.2f} times the memory rate of {memory_gb_s:.0f} GB/s"
+        text = (
+            f"implied bandwidth is {implied_gb_s:.0f} GB/s, {share:.2f} times the memory rate of {memory_gb_s:.0f} GB/s"
+        )
         return "invalid", f"invalid: {text}; work is missing or the work model is wrong"
     if share > allowance:
         return "warm", (

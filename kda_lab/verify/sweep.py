@@ -23,9 +23,10 @@ from kda_lab.ops.registry import load_op
 from kda_lab.run_folder import RunFolder, write_json_lines
 from kda_lab.verify.observation import ROLES, Settings
 from kda_lab.verify.power import gate_power
-from kda_lab.verify.records import Record, power_record, refused_record, to_record
+from kda_lab.verify.records import Record, power_record, refused_record, stress_record, to_record
 from kda_lab.verify.reference import Reference, make_reference
 from kda_lab.verify.replay import replay
+from kda_lab.verify.stress import stress
 from kda_lab.verify.verdict import Verdict, judge
 
 
@@ -138,6 +139,37 @@ def run_replays(
         records += sweep.capture(captures.load(name))
         write_json_lines(run.verify_records, others + records)
     return ReplayRun(records, run.verify_records, sweep.kept)
+
+
+def run_stress(
+    op_name: str,
+    captures: Any,
+    arms: Sequence[tuple[Arm, str]],
+    device: torch.device | str,
+    run: RunFolder,
+    launches: int,
+) -> list[Record]:
+    """Launch every candidate many times on every capture, and add the records to `verify.jsonl`.
+
+    Args:
+        op_name, captures, arms, device, run: as for `run_replays`; arms of other roles are left alone.
+        launches: compared launches a capture, at least 1.
+
+    Raises:
+        VerificationError: `launches` is below 1, or an oracle is not sound.
+    """
+    op, device = load_op(op_name), torch.device(device)
+    provenance = runtime.provenance(device)
+    stamp = _identity(op, device, provenance)
+    candidates = [(arm, role) for arm, role in arms if role == "candidate" and not arm.unavailable(device)]
+    records = []
+    for name in tqdm(captures.names(), desc=f"stress {op_name}", unit="capture"):
+        reference = make_reference(op, captures.load(name), device)
+        done = [(stress(arm, reference, launches), role) for arm, role in candidates]
+        records += [{**stress_record(op_name, found, role, provenance), **stamp} for found, role in done]
+    others = [r for r in run.read_verify() if r.get("kind") != "stress"]
+    write_json_lines(run.verify_records, others + records)
+    return records
 
 
 def judging_sha256(op: Any) -> str:

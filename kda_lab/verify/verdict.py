@@ -100,15 +100,25 @@ def judge(records: Iterable[Record], required_roles: Sequence[str] = REQUIRED_RO
         "stressed_launches": sum(s["launches"] for s in stresses),
         "refused": len(_of_kind(records, "refused")),
     }
-    return _conclude(evidence, failures, any(r["role"] == "candidate" for r in replays))
+    return _conclude(evidence, failures, _by_role(replays))
 
 
-def _conclude(evidence: dict[str, int], failures: list[str], has_candidate: bool) -> Verdict:
+def _by_role(replays: list[Record]) -> dict[str, tuple[int, int]]:
+    """Role to how many of its replays passed, and how many there are, in order of appearance."""
+    counts: dict[str, tuple[int, int]] = {}
+    for record in replays:
+        passed, total = counts.get(record["role"], (0, 0))
+        counts[record["role"]] = (passed + (not _replay_failures(record)), total + 1)
+    return counts
+
+
+def _conclude(evidence: dict[str, int], failures: list[str], by_role: dict[str, tuple[int, int]]) -> Verdict:
+    words = [f"{role} passed {passed} of {total} replays" for role, (passed, total) in by_role.items()]
     finding = (
-        f"{evidence['replays_passed']} of {evidence['replays']} replays passed on {evidence['captures']} captures;"
+        f"{', '.join(words) or 'no replay'} on {evidence['captures']} captures;"
         f" killed {evidence['killed']}/{evidence['mutants']} mutants; {evidence['refused']} refused"
     )
-    if not failures and not has_candidate:
+    if not failures and "candidate" not in by_role:
         return Verdict(False, f"ambiguous: no evidence, since no candidate was replayed: {finding}", evidence)
     return Verdict.of(finding, evidence, failures)
 

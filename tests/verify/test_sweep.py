@@ -196,3 +196,17 @@ def test_requests_that_are_refused(tmp_path, captures, arms, words: str) -> None
     with pytest.raises(ParameterError, match=words):
         sweep.run_replays("toy.mean", CaptureSet(captures), arms, "cpu", RunFolder.at(tmp_path), False)
     assert not (tmp_path / "verify.jsonl").exists()
+
+
+def test_stress_records_join_the_file(tmp_path) -> None:
+    """Only candidates are stressed; new stress records replace the old ones and leave the others."""
+    arms = [(right(), "candidate"), (right("slow"), "baseline")]
+    done, _ = run(tmp_path, arms)
+    for _ in range(2):
+        records = sweep.run_stress("toy.mean", CaptureSet(CAPTURES), arms, "cpu", RunFolder.at(tmp_path), 3)
+    assert [(r["capture"], r["arm"], r["launches"], r["differing"], r["passed"]) for r in records] == [
+        ("toy-a", "right", 3, 0, True),
+        ("toy-b", "right", 3, 0, True),
+    ]
+    lines = [json.loads(line) for line in (tmp_path / "verify.jsonl").read_text().splitlines()]
+    assert lines == done.records + records

@@ -43,7 +43,9 @@ def test_a_complete_run_passes(passed: list[dict]) -> None:
     """Everything there and everything passed: one sentence with the counts."""
     verdict = judge(passed)
     assert verdict.passed
-    assert verdict.sentence == "pass: 2 of 2 replays passed on 1 captures; killed 3/3 mutants; 0 refused"
+    assert verdict.sentence == (
+        "pass: candidate passed 1 of 1 replays, baseline passed 1 of 1 replays on 1 captures; killed 3/3 mutants; 0 refused"
+    )
     assert verdict.evidence["replays"] == 2
     assert verdict.evidence["stressed_launches"] == 3
     verdict.raise_if_failed()

@@ -1,0 +1,146 @@
+"""Every exported kernel of the package: intact, cited evidence, right on its captures, alone in a folder, on a GPU."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from kda_lab import interpreter, qsa
+from kda_lab.captures.store import CaptureSet
+from kda_lab.dispatch.dispatcher import DISPATCHER
+from kda_lab.dispatch.loader import load_kernel, read_contracts
+from kda_lab.errors import ContractError, KernelLoadError
+from kda_lab.ops.registry import load_op
+from kda_lab.verify.metrics import rel_l2
+
+ROOT = Path(__file__).parents[1]
+KERNELS = ROOT / "kda_lab" / "kernels"
+FOLDERS = sorted(path.parent for path in KERNELS.glob("*/contract.json"))
+CAPTURES = ROOT / "data" / "captures"
+# BF16 output of one kernel against BF16 output of another: two roundings.
+PINNED_LIMIT = 5e-3
+
+
+def test_the_package_has_a_qsa_kernel() -> None:
+    """The package ships a kernel for packed decode, qualified on SM90 only."""
+    found = [f.contract for f in read_contracts(KERNELS) if f.contract.op == "qsa.packed_decode"]
+    statuses = {c.kernel: {a.capability: a.status for a in c.architectures} for c in found}
+    assert statuses == {"qsa_packed_decode_grouped": {(9, 0): "qualified", (12, 0): "compiled", (12, 1): "compiled"}}
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda p: p.name)
+def test_cited_evidence_is_in_the_tree(folder: Path) -> None:
+    """Each evidence file that a contract cites exists with the very hash it cites."""
+    contract = load_kernel(folder).contract
+    for architecture in contract.architectures:
+        if architecture.evidence is not None:
+            content = (ROOT / architecture.evidence.path).read_bytes()
+            assert hashlib.sha256(content).hexdigest() == architecture.evidence.sha256
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda p: p.name)
+def test_the_export_is_the_candidate(folder: Path) -> None:
+    """The exported source is, byte for byte, a candidate that still stands in the notebooks."""
+    contract = load_kernel(folder).contract
+    source = (folder / contract.sources[0].path).read_bytes()
+    candidates = [p.read_bytes() for p in (ROOT / "notebooks" / "candidates" / contract.op).glob("*.py")]
+    assert source in candidates
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda p: p.name)
+def test_one_changed_byte_is_refused(folder: Path, tmp_path: Path) -> None:
+    """A kernel whose source differs from its contract by one byte is not imported."""
+    copy = shutil.copytree(folder, tmp_path / folder.name)
+    source = copy / load_kernel(folder).contract.sources[0].path
+    data = bytearray(source.read_bytes())
+    data[len(data) // 2] ^= 1
+    source.write_bytes(bytes(data))
+    with pytest.raises(KernelLoadError, match="sha256"):
+        load_kernel(copy)
+
+
+ALONE = """
+import sys
+sys.path[:] = [p for p in sys.path if p not in ("", {root!r})]
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] == "kda_lab":
+            raise ImportError("kda_lab must not be needed")
+sys.meta_path.insert(0, Refuse())
+import importlib.util, torch
+spec = importlib.util.spec_from_file_location("kernel", "kernel.py")
+kernel = importlib.util.module_from_spec(spec)
+sys.modules["kernel"] = kernel
+spec.loader.exec_module(kernel)
+q = torch.zeros(2, 12, 256, dtype=torch.bfloat16)
+k = torch.zeros(5, 1, 256, dtype=torch.bfloat16)
+v = torch.full_like(k, 1.5)
+ends = torch.tensor([0, 2, 5], dtype=torch.int32)
+out = kernel.packed_decode(q, k, v, torch.arange(3, dtype=torch.int32), ends, max_seqlen_k=2051)
+print(out.shape, float(out.float().min()), float(out.float().max()))
+"""
+
+
+def test_the_folder_works_alone(tmp_path: Path) -> None:
+    """Copied by itself into an empty project, with torch and triton only, the kernel runs."""
+    copy = shutil.copytree(KERNELS / "qsa_packed_decode_grouped", tmp_path / "kernel")
+    code = ALONE.format(root=str(ROOT))
+    environment = {"TRITON_INTERPRET": "1", "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", code], cwd=copy, env=environment, capture_output=True, text=True, check=False
+    )
+    # Zero keys weigh all values alike, so every output is 1.5 exactly, whatever the interpreter's rounding.
+    assert done.stdout.strip() == "torch.Size([2, 12, 256]) 1.5 1.5", done.stderr[-2000:]
+
+
+def test_the_forced_kernel_runs_on_a_cpu() -> None:
+    """Unforced, a CPU call is refused; forced, the kernel runs interpreted and agrees with the pinned output."""
+    if torch.cuda.is_available():
+        pytest.skip("the interpreter is off on a machine with a GPU")
+    interpreter.ensure_faithful()
+    capture = CaptureSet.open(CAPTURES / "qsa.packed_decode").load("tp2r0-q1")
+    tensors = [capture.call.inputs[name] for name in load_op(capture.call.op).spec.tensors]
+    with pytest.raises(ContractError, match=r"unsupported QSA call: q\.device is 'cpu'"):
+        qsa.packed_decode(*tensors, **capture.call.scalars)
+    out = qsa.packed_decode(*tensors, **capture.call.scalars, kernel="qsa_packed_decode_grouped")
+    assert rel_l2(out, capture.pinned["out"]) < PINNED_LIMIT
+
+
+@pytest.mark.gpu
+def test_the_facade_dispatches_on_the_gpu() -> None:
+    """Each capture goes to the exported kernel through the public door and agrees with its pinned output."""
+    captures = CaptureSet.open(CAPTURES / "qsa.packed_decode")
+    qsa.reset_statistics()
+    for name in captures.names():
+        capture = captures.load(name, "cuda")
+        tensors = [capture.call.inputs[n] for n in load_op(capture.call.op).spec.tensors]
+        out = qsa.packed_decode(*tensors, **capture.call.scalars)
+        assert rel_l2(out.cpu(), capture.pinned["out"]) < PINNED_LIMIT, name
+    assert DISPATCHER.statistics().hits["qsa.packed_decode: qsa_packed_decode_grouped"] == len(captures.names())
+
+
+@pytest.mark.gpu
+def test_one_graph_serves_other_lengths() -> None:
+    """A graph of the public door, captured on short rows, is right on long ones, and the reverse."""
+    op = load_op("qsa.packed_decode")
+    rows = {kind: op.cases.rows(("tp1",), (4,), (kind,))[0] for kind in ("short", "saturated")}
+    calls = {kind: op.cases.with_capacity(op.cases.synthesise(row, 7, "cuda"), 8204) for kind, row in rows.items()}
+    for first, second in (("short", "saturated"), ("saturated", "short")):
+        live = calls[first].to("cuda")
+        tensors = [live.inputs[name] for name in op.spec.tensors]
+        qsa.packed_decode(*tensors, **live.scalars, **live.outputs)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            qsa.packed_decode(*tensors, **live.scalars, **live.outputs)
+        for name, tensor in calls[second].inputs.items():
+            live.inputs[name].copy_(tensor)
+        live.outputs["out"].fill_(float("nan"))
+        graph.replay()
+        torch.cuda.synchronize()
+        assert rel_l2(live.outputs["out"], op.oracle.oracle_fp32(calls[second])["out"]) < PINNED_LIMIT
