@@ -227,6 +227,21 @@ def write_reports(
 
 
 @app.command()
+def judge(
+    run: Annotated[Path, typer.Argument(help="Folder of a finished replay or sweep.")],
+    because: Annotated[str, typer.Option(help="Why it is judged again; becomes part of the verdict's sentence.")],
+) -> None:
+    """Judge a run's records again by the present rules; its executed notebook keeps what it said then."""
+    from kda_lab import runtime  # lazy: torch
+
+    runtime.use_interpreter_on_cpu()
+    from kda_lab.notebook import Session  # lazy: pandas, matplotlib
+
+    verdict = Session.reopen(run).verdict(because)
+    raise typer.Exit(0 if verdict.passed else 1)
+
+
+@app.command()
 def export(
     sources: Annotated[
         list[Path], typer.Argument(metavar="RUN... CANDIDATE", help="Run folders, then the source file.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -75,6 +76,29 @@ class Session:
         """
         run = RunFolder.at(runtime.project_path(run_dir or f"reports/local/{name}"))
         return cls(run, runtime.resolve_device(device))
+
+    @classmethod
+    def reopen(cls, run_dir: str | Path) -> Session:
+        """A finished run, to be judged again from its records; needs no GPU.
+
+        Raises:
+            ParameterError: the folder holds no parameters of a run of this notebook room.
+        """
+        run = RunFolder(Path(run_dir))
+        try:
+            given = json.loads(run.parameters.read_bytes())["parameters"]
+            session = cls(run, torch.device("cpu"))
+            session.arms(
+                given.get("op") or CaptureSet.open(runtime.project_path(given["capture_set"])).op,
+                given["kernels"],
+                given["baselines"],
+            )
+        except (OSError, ValueError, KeyError) as error:
+            remedy = "Name a folder that a replay or sweep notebook was run into."
+            raise ParameterError(
+                "notebook", [Reason("run", repr(str(run_dir)), "a finished run", f"{error!r}. {remedy}")]
+            ) from error
+        return session
 
     def provenance(self) -> Styler:
         """What this run stands on: code, packages, device. Written to provenance.json when nobody else has."""
@@ -204,15 +228,20 @@ class Session:
         rows = self._comparisons().rows
         return display.report_table(tables.batch_table(rows)) if rows else self._why_not_timed()
 
-    def verdict(self) -> Verdict:
-        """Judge the run's records, write verdict.json and say the result in one line."""
+    def verdict(self, because: str = "") -> Verdict:
+        """Judge the run's records, write verdict.json and say the result in one line.
+
+        Args:
+            because: why finished records are judged again; it becomes part of the sentence.
+        """
         found = judge(self._records().verify)
         times, failures = self._timing_findings()
         evidence = {**found.evidence, "timed_rows": len({r.row for r in self._comparisons().rows})}
         sentence = found.sentence.split(": ", 1)[1]
         verdict = found
         if found.word != "ambiguous":
-            verdict = Verdict.of(f"{sentence}; {times}", evidence, [*found.failures, *failures])
+            again = f"; judged again: {because}" if because else ""
+            verdict = Verdict.of(f"{sentence}; {times}{again}", evidence, [*found.failures, *failures])
         verdict.write(self.run)
         print(verdict.sentence)  # noqa: T201
         return verdict

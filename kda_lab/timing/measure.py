@@ -221,13 +221,10 @@ class _RowTiming:
         machine, plan = self.machine, slot.ready_plan
         median_us = statistics.median(measured["samples_us"])
         implied = roofline.bandwidth_gb_s(work.bytes_moved, median_us)
-        state, state_reason = _state(plan, implied, measured["recheck"], machine, self.protocol)
         record = {
             **self._identity(slot),
             "kind": "timing",
             "baseline": self.baseline.arm.name,
-            "state": state,
-            "state_reason": state_reason,
             "dropped": _dropped(measured, median_us * plan.calls_per_graph, self.protocol),
             "median_us": median_us,
             "calls_per_graph": plan.calls_per_graph,
@@ -245,7 +242,8 @@ class _RowTiming:
             "timer": machine.timer.name,
             **measured,
         }
-        return records.validated(record)
+        state, state_reason = roofline.record_state(record, self.protocol.copy_allowance)
+        return records.validated({**record, "state": state, "state_reason": state_reason})
 
     def _refusal(self, slot: _Slot) -> dict[str, Any]:
         return records.validated({**self._identity(slot), "kind": "refused", "reason": slot.refused})
@@ -261,17 +259,6 @@ class _RowTiming:
             "source_sha256": getattr(slot.arm, "source_sha256", ""),
             "provenance": self.machine.provenance,
         }
-
-
-def _state(
-    plan: SetPlan, implied_gb_s: float, judged: dict[str, Any], machine: Machine, protocol: Protocol
-) -> tuple[str, str]:
-    if not judged["passed"]:
-        return "invalid", f"invalid: recheck failed: {judged['detail']}"
-    state, reason = roofline.state_of(implied_gb_s, max(machine.copy_gb_s, machine.read_gb_s), protocol.copy_allowance)
-    if state == "cold" and not plan.cold:
-        return "warm", plan.reason
-    return state, reason
 
 
 def _dropped(measured: dict[str, Any], graph_us: float, protocol: Protocol) -> str:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import pairwise
+from typing import Any
 
 import torch
 
 from kda_lab.ops.protocol import Work
+from kda_lab.timing.protocol import COLD_L2_MULTIPLE
 
 COPY_BYTES = 1 << 30
 """Size of the measured copy and reduction: far above any L2."""
@@ -52,6 +55,25 @@ def bandwidth_gb_s(bytes_moved: int, time_us: float) -> float:
 def roof_us(work: Work, copy_gb_s: float) -> float:
     """Least time of a call that is bound by memory alone, in microseconds."""
     return work.bytes_moved / copy_gb_s / 1e3
+
+
+def record_state(record: Mapping[str, Any], allowance: float) -> tuple[str, str]:
+    """State of one timing record from what it measured, and why it is not cold; the reason of `cold` is empty.
+
+    Args:
+        record: with `recheck`, `bytes_rotated`, `l2_bytes`, `bandwidth_gb_s`, `copy_bandwidth_gb_s` and
+            `read_bandwidth_gb_s`. What the record itself calls its state is not asked: rules may have changed since.
+        allowance: of the protocol.
+    """
+    if not record["recheck"]["passed"]:
+        return "invalid", f"invalid: recheck failed: {record['recheck']['detail']}"
+    memory = max(record["copy_bandwidth_gb_s"], record["read_bandwidth_gb_s"])
+    state, reason = state_of(record["bandwidth_gb_s"], memory, allowance)
+    needed = math.ceil(COLD_L2_MULTIPLE * record["l2_bytes"])
+    if state == "cold" and record["bytes_rotated"] < needed:
+        rotated = f"warm: the input sets rotate over {record['bytes_rotated']} bytes"
+        return "warm", f"{rotated}; a cold time needs {needed} ({COLD_L2_MULTIPLE:g} x L2)"
+    return state, reason
 
 
 def state_of(implied_gb_s: float, memory_gb_s: float, allowance: float) -> tuple[str, str]:

@@ -12,6 +12,7 @@ import numpy as np
 import scipy.stats
 
 from kda_lab.errors import ParameterError, Reason
+from kda_lab.timing import roofline
 from kda_lab.timing.graph import GraphTimer
 from kda_lab.timing.protocol import Protocol
 
@@ -105,7 +106,7 @@ def summarise(
     protocol = protocol or Protocol()
     results = []
     for row_records in _group(records, ("op", "row")).values():
-        arms = {key: _sort_out(lines) for key, lines in _group(row_records, ("arm", "role")).items()}
+        arms = {key: _sort_out(lines, protocol) for key, lines in _group(row_records, ("arm", "role")).items()}
         results += _row_results(arms, baseline, protocol)
     return results
 
@@ -182,13 +183,21 @@ def _group(records: Sequence[dict[str, Any]], keys: tuple[str, str]) -> dict[tup
     return groups
 
 
-def _sort_out(lines: list[dict[str, Any]]) -> _Arm:
+def _sort_out(lines: list[dict[str, Any]], protocol: Protocol) -> _Arm:
     timed = [r for r in lines if r["kind"] == "timing"]
     refused = next((r["reason"] for r in lines if r["kind"] == "refused"), "")
     good = {r["trial"]: r["median_us"] for r in timed if not r["dropped"]}
-    found = {r["state"]: r.get("state_reason", "") for r in timed}
+    found = dict(_state(r, protocol) for r in timed)
     state = next((s for s in STATES if s in found), "refused")
     return _Arm(tuple(lines), refused, good, len(timed) - len(good), state, found.get(state, ""))
+
+
+def _state(record: dict[str, Any], protocol: Protocol) -> tuple[str, str]:
+    """The state as recorded; but a bandwidth that made it warm is judged by the protocol's present allowance."""
+    memory = max(record.get("copy_bandwidth_gb_s", math.inf), record.get("read_bandwidth_gb_s", 0.0))
+    if record["state"] == "warm" and record["bandwidth_gb_s"] > memory:
+        return roofline.record_state(record, protocol.copy_allowance)
+    return record["state"], record.get("state_reason", "")
 
 
 def _row_results(arms: dict[tuple[str, str], _Arm], baseline: str | None, protocol: Protocol) -> list[RowResult]:

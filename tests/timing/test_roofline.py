@@ -54,3 +54,21 @@ def test_read_rate_is_near_the_copy_rate() -> None:
     """Reading alone is between 0.8 and 1.3 times as fast as copying."""
     device = torch.device("cuda", 0)
     assert 0.8 < roofline.measure_read_bandwidth(device) / roofline.measure_copy_bandwidth(device) < 1.3
+
+
+def test_a_record_is_cold_only_with_its_rotation_proof() -> None:
+    """Too few rotated bytes make a record warm whatever its bandwidth; a failed recheck makes it invalid."""
+    record = {
+        "recheck": {"passed": True, "detail": ""},
+        "bytes_rotated": 500,
+        "l2_bytes": 100,
+        "bandwidth_gb_s": 1.0,
+        "copy_bandwidth_gb_s": 4.0,
+        "read_bandwidth_gb_s": 5.0,
+    }
+    assert roofline.record_state(record, 1.0) == ("cold", "")
+    assert roofline.record_state({**record, "bandwidth_gb_s": 4.9}, 1.0)[0] == "cold"
+    few = roofline.record_state({**record, "bytes_rotated": 499}, 1.0)
+    assert few == ("warm", "warm: the input sets rotate over 499 bytes; a cold time needs 500 (5 x L2)")
+    wrong = {**record, "recheck": {"passed": False, "detail": "x"}}
+    assert roofline.record_state(wrong, 1.0) == ("invalid", "invalid: recheck failed: x")

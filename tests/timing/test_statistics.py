@@ -347,3 +347,13 @@ def test_headline_over_two_baselines_is_refused(rivals: Any) -> None:
         ParameterError, match=r"baseline is \['peer', 'slow'\]; allowed: one baseline\. Summarise each alone\."
     ):
         headline([found, other], "fast")
+
+
+def test_a_warm_bandwidth_is_judged_by_the_present_allowance(rivals: Any) -> None:
+    """4350 GB/s against 4300 was warm without an allowance and is cold within 2 %; 4400 GB/s stays warm."""
+    fields = {"state": "warm", "state_reason": "warm: then", "bytes_rotated": 25600, "l2_bytes": 4096}
+    near = rivals([5.0] * 5, bandwidth_gb_s=4350.0, **fields)["candidate"]
+    assert (near.state, near.verdict, near.reason) == ("cold", "faster", "")
+    far = rivals([5.0] * 5, bandwidth_gb_s=4400.0, **fields)["candidate"]
+    assert (far.state, far.verdict) == ("warm", "")
+    assert "4400 GB/s, above the memory rate of 4300" in far.reason
