@@ -22,13 +22,7 @@
 capture_set = "data/captures/qsa.packed_decode"  # folder of a capture set
 captures = []  # names to replay; empty: all of the set
 kernels = ["grouped"]  # candidate file stems or exported kernel names
-baselines = [
-    "per_head",
-    "torch_sdpa",
-    "flashinfer_ragged_fa2",
-    "flashinfer_ragged_fa3",
-    "flashinfer_paged_tc",
-]  # first: the one to beat
+baselines = ["per_head", "torch_sdpa", "flashinfer_ragged_fa2", "flashinfer_ragged_fa3", "flashinfer_paged_tc"]  # first: the one to beat
 stress_launches = 1000  # more launches a capture on a GPU, compared bit by bit; 0: none
 trials = 5  # timed trials an arm, at least 5 for a verdict
 device = "auto"  # auto, cpu, cuda or cuda:N

@@ -23,12 +23,7 @@ topologies = ["tp1", "tp2"]  # tp1: 24 query and 2 KV heads; tp2: half of it on 
 batches = [1, 2, 4]  # rows a call, 1 to 128
 kinds = ["short", "medium"]  # length classes: short, medium, saturated, mixed
 kernels = ["grouped"]  # candidate file stems or exported kernel names
-baselines = [
-    "per_head",
-    "flashinfer_ragged_fa2",
-    "flashinfer_ragged_fa3",
-    "flashinfer_paged_tc",
-]  # first: the one to beat
+baselines = ["per_head", "flashinfer_ragged_fa2", "flashinfer_ragged_fa3", "flashinfer_paged_tc"]  # first: the one to beat
 seed = 2026  # of the synthetic tensors
 trials = 5  # timed trials an arm, at least 5 for a verdict
 device = "auto"  # auto, cpu, cuda or cuda:N

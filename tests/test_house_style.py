@@ -108,15 +108,18 @@ def test_no_assert_and_no_open_keywords(path: Path) -> None:
     """User input is never checked by assert, and no public function takes **keywords."""
     tree = ast.parse(path.read_text())
     asserts = [n.lineno for n in ast.walk(tree) if isinstance(n, ast.Assert)]
-    opened = [
-        f.name for f in functions(path) if f.args.kwarg and not f.name.startswith("_") and not exempt(path, f.name)
-    ]
+    methods = [n for c in tree.body if isinstance(c, ast.ClassDef) for n in c.body]
+    public = [f for f in [*tree.body, *methods] if isinstance(f, ast.FunctionDef) and not f.name.startswith("_")]
+    opened = {f"{relative(path)}::{f.name}" for f in public if f.args.kwarg}
     assert not asserts
-    assert opened == [] or relative(path) in OPEN_KEYWORDS
+    assert not opened - set(OPEN_KEYWORDS)
 
 
-# render() hands values to a template, whose names only the template knows.
-OPEN_KEYWORDS = {"kda_lab/report/rendering.py"}
+OPEN_KEYWORDS = {
+    "kda_lab/report/rendering.py::render": "hands values to a template, whose names only the template knows",
+    "kda_lab/ops/protocol.py::with_inputs": "tensor names are the op's",
+    "kda_lab/ops/protocol.py::with_outputs": "tensor names are the op's",
+}
 
 
 @pytest.mark.parametrize("room", ["verify", "contracts", "dispatch"])
@@ -136,15 +139,22 @@ def test_judging_rooms_catch_no_bare_exception(room: str) -> None:
 BANS = {
     r"\bTODO\b(?!\()": "a TODO names a condition that can be checked: TODO(triton > 3.9)",
     r"^\s*#\s*[-=#]{5,}": "no banners: a file that needs one is two files",
-    r"print\(": "library code returns values or raises; only the CLI and the notebook session print",
+    r"^\s*print\(": "library code returns values or raises; only the CLI and the notebook session print",
 }
-MAY_PRINT = {"kda_lab/cli.py", "kda_lab/notebook/session.py", "kda_lab/batch/runner.py"}
+MAY_PRINT = {
+    "kda_lab/cli.py",
+    "kda_lab/notebook/session.py",
+    "kda_lab/notebook/export_session.py",
+    "kda_lab/batch/runner.py",
+}
 
 
 @pytest.mark.parametrize("path", FILES, ids=relative)
 def test_banned_patterns(path: Path) -> None:
     """No pattern of the ban list stands in the package."""
     text = path.read_text()
+    # A docstring may show a call of print; it is no code of the package.
+    text = text.replace(ast.get_docstring(ast.parse(text), clean=False) or "", "")
     found = [reason for pattern, reason in BANS.items() if re.search(pattern, text, re.M)]
     if relative(path) in MAY_PRINT or "_worker" in path.stem or "_probe" in path.stem:
         found = [reason for reason in found if "print" not in reason]
@@ -167,4 +177,9 @@ def test_tests_mirror_the_package() -> None:
 
 # evil: arms that cheat, one trick a file.
 FREE_FOLDERS = {"evil"}
-UNMIRRORED: dict[str, str] = {}
+UNMIRRORED: dict[str, str] = {
+    "contracts/predicate_laws.py": "property tests of predicate.py, beside its examples",
+    "dispatch/dispatch_overhead.py": "the benchmark in benchmarks/",
+    "dispatch/dispatcher_cache.py": "the cache of dispatcher.py",
+    "dispatch/dispatcher_gpu.py": "dispatcher.py in graph capture",
+}

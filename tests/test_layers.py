@@ -33,7 +33,7 @@ MAY_IMPORT["export"] = set(MAY_IMPORT) | {"verify", "timing"}
 MAY_IMPORT["report"] = MAY_IMPORT["export"] | {"export"}
 MAY_IMPORT["batch"] = MAY_IMPORT["report"] | {"report"}
 MAY_IMPORT["notebook"] = MAY_IMPORT["report"] | {"report"}
-MAY_IMPORT["cli"] = MAY_IMPORT["batch"] | {"batch"}
+MAY_IMPORT["cli"] = MAY_IMPORT["batch"] | {"batch", "notebook"}
 
 DOORS = ("qsa",)
 EXPORTED_MAY_IMPORT = {"torch", "triton", "cuda"}

@@ -201,6 +201,8 @@ class Declaration(_Data):
 
 
 class SourceFile(_Data):
+    """One file of the kernel, as it was hashed."""
+
     path: RelativePath
     """Relative to the kernel's folder."""
     sha256: Sha256
@@ -209,6 +211,8 @@ class SourceFile(_Data):
 
 
 class Provenance(_Data):
+    """Where the kernel and its evidence come from."""
+
     task: str
     author: str
     commit: str
@@ -263,6 +267,8 @@ class Qualification(_Data):
 
 
 class MutantResult(_Data):
+    """What became of one mutant over all captures."""
+
     name: str
     killed: bool
     by: str
@@ -300,6 +306,8 @@ class BenchRow(_Data):
 
 
 class Headline(_Data):
+    """Ratios over one baseline, in three numbers that belong together."""
+
     baseline: str
     geomean: float
     minimum: float

@@ -1,0 +1,1 @@
+"""Exported kernels: one folder each, written by `kda-lab export`, never by hand."""

@@ -147,8 +147,8 @@ class ExportSession:
             interpreter.ensure_faithful()
             try:
                 self.dispatcher.call(spec, tensors, capture.call.scalars, {"out": None})
-            except ContractError as error:
-                facts["unforced call"] = f"refused: {error.reasons[0]}"
+            except ContractError as refusal:
+                facts["unforced call"] = f"refused: {refusal.reasons[0]}"
         forced = self.contract.kernel if device.type == "cpu" else None
         out = self.dispatcher.call(spec, tensors, capture.call.scalars, {"out": None}, forced)
         error = rel_l2(out.cpu(), capture.pinned["out"])

@@ -50,6 +50,7 @@ class SourceArm:
         return cuda_or_interpreter(device, self.name)
 
     def bind(self, calls: Sequence[Call]) -> list[Launcher]:
+        """One launcher a call; on a CPU the interpreter is mended first."""
         if calls and calls[0].device.type == "cpu":
             interpreter.ensure_faithful()
         entry = getattr(self.module, self.declaration.entry)
@@ -107,6 +108,7 @@ class DispatchedArm:
     reads_live_lengths: bool = True
 
     def unavailable(self, device: torch.device) -> str:
+        """Why dispatch serves nothing on `device`; empty on a CUDA device."""
         if device.type != "cuda":
             return f"unavailable, because dispatch serves CUDA devices and this one is {device.type}"
         return ""

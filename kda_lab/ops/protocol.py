@@ -145,6 +145,7 @@ class FunctionArm:
     reads_live_lengths: bool = True
 
     def unavailable(self, device: torch.device) -> str:
+        """Why the function cannot run on `device`; empty when it can."""
         if self.requires_cuda and device.type != "cuda":
             return f"unavailable, because {self.name} needs a CUDA device and this one is {device.type}"
         return ""

@@ -41,11 +41,13 @@ class PerHeadArm:
         return hashlib.sha256(Path(__file__).with_name("per_head.py").read_bytes()).hexdigest()
 
     def unavailable(self, device: torch.device) -> str:
+        """Why the kernel cannot run on `device`; empty when it can."""
         if device.type == "cuda" or runtime.interpreter_on():
             return ""
         return "unavailable, because per_head is a Triton kernel and there is neither a GPU nor the interpreter"
 
     def bind(self, calls: Sequence[Call]) -> list[Launcher]:
+        """One launcher a call; on a CPU the interpreter is mended first."""
         if calls and calls[0].device.type == "cpu":
             interpreter.ensure_faithful()
         from kda_lab.ops.qsa_packed_decode import per_head  # lazy: triton
@@ -125,11 +127,13 @@ class FlashInferArm:
     reads_live_lengths: bool = False
 
     def unavailable(self, device: torch.device) -> str:
+        """Why FlashInfer cannot run on `device`; empty when it can."""
         if device.type != "cuda":
             return f"unavailable, because FlashInfer needs a CUDA device and this one is {device.type}"
         return runtime.import_optional("flashinfer").reason
 
     def bind(self, calls: Sequence[Call]) -> list[Launcher]:
+        """Plan once for the geometry of the first call; one launcher a call."""
         flashinfer = runtime.import_optional("flashinfer").module
         run = self.make(flashinfer, calls[0])
         return [lambda call=call: run(call) for call in calls]  # type: ignore[misc]
