@@ -39,7 +39,7 @@ def test_the_environment_follows_pyproject() -> None:
 
 def test_the_lock_satisfies_pyproject() -> None:
     """Every requirement is pinned in the CPU lock, at a version that pyproject allows."""
-    pins = dict(re.findall(r"^([A-Za-z0-9_.-]+)==([^ ;]+)", (ROOT / "requirements" / "cpu.lock").read_text(), re.M))
+    pins = dict(re.findall(r"^([A-Za-z0-9_.-]+)==([^ ;\n]+)", (ROOT / "requirements" / "cpu.lock").read_text(), re.M))
     pins = {name.lower().replace("_", "-"): version for name, version in pins.items()}
     for group in project().values():
         for requirement in group:
