@@ -18,7 +18,7 @@ $(VENV)/ready: pyproject.toml $(LOCK)
 demo: $(VENV)/ready
 	$(BIN)/kda-lab doctor
 	$(BIN)/kda-lab run notebooks/20_replay_qsa.ipynb --out reports/local/demo
-	$(BIN)/kda-lab run notebooks/50_export.ipynb --out reports/local/demo-export -p run=reports/local/demo
+	$(BIN)/kda-lab run notebooks/50_export.ipynb --out reports/local/demo-export
 	$(BIN)/kda-lab kernels list
 	@echo "Open reports/local/demo/index.html"
 

@@ -8,6 +8,8 @@ from typing import Any
 
 from kda_lab.report.numbers import measured, span
 from kda_lab.report.records import RunRecords
+from kda_lab.timing.protocol import Protocol
+from kda_lab.timing.statistics import present_state
 
 _MIB = 1024 * 1024
 
@@ -71,7 +73,7 @@ def _in_common(first: list[str], second: list[str]) -> tuple[list[str], list[str
 
 
 def _cold_proof(trials: Sequence[dict[str, Any]]) -> str:
-    states = sorted({str(r["state"]) for r in trials if r.get("state")})
+    states = sorted({present_state(r, Protocol())[0] for r in trials if r.get("state")})
     sets = span(_numbers(trials, "input_sets"), "input sets")
     shares = [
         r["bytes_rotated"] / r["l2_bytes"]

@@ -52,9 +52,9 @@ def percent(share: float | None) -> str:
 
 
 def span(values: Sequence[float], unit: str) -> str:
-    """`1980 MHz`, or `1755–1980 MHz` when the values differ; empty without values."""
+    """`1980 MHz`, or `1755–1980 MHz` when the values differ, in whole numbers; empty without values."""
     if not values:
         return ""
-    low, high = f"{min(values):.4g}", f"{max(values):.4g}"
+    low, high = f"{min(values):.0f}", f"{max(values):.0f}"
     text = low if low == high else f"{low}–{high}"
     return f"{text} {unit}"

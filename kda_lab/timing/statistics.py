@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -128,6 +128,17 @@ def headline(rows: Sequence[RowResult], arm: str) -> Headline | None:
     return Headline(baselines[0], arm, geomean, min(ratios), len(ratios))
 
 
+def present_state(record: Mapping[str, Any], protocol: Protocol) -> tuple[str, str]:
+    """State of a timing record and why it is not cold, by the present rules.
+
+    It is the recorded one; but a bandwidth that made it warm is judged by the protocol's present allowance.
+    """
+    memory = max(record.get("copy_bandwidth_gb_s", math.inf), record.get("read_bandwidth_gb_s", 0.0))
+    if record["state"] == "warm" and record["bandwidth_gb_s"] > memory:
+        return roofline.record_state(record, protocol.copy_allowance)
+    return record["state"], record.get("state_reason", "")
+
+
 def paired_interval(baseline_us: dict[int, float], arm_us: dict[int, float], protocol: Protocol) -> Interval | None:
     """Ratio of medians over the trials that both have, with its percentile bootstrap interval.
 
@@ -187,17 +198,9 @@ def _sort_out(lines: list[dict[str, Any]], protocol: Protocol) -> _Arm:
     timed = [r for r in lines if r["kind"] == "timing"]
     refused = next((r["reason"] for r in lines if r["kind"] == "refused"), "")
     good = {r["trial"]: r["median_us"] for r in timed if not r["dropped"]}
-    found = dict(_state(r, protocol) for r in timed)
+    found = dict(present_state(r, protocol) for r in timed)
     state = next((s for s in STATES if s in found), "refused")
     return _Arm(tuple(lines), refused, good, len(timed) - len(good), state, found.get(state, ""))
-
-
-def _state(record: dict[str, Any], protocol: Protocol) -> tuple[str, str]:
-    """The state as recorded; but a bandwidth that made it warm is judged by the protocol's present allowance."""
-    memory = max(record.get("copy_bandwidth_gb_s", math.inf), record.get("read_bandwidth_gb_s", 0.0))
-    if record["state"] == "warm" and record["bandwidth_gb_s"] > memory:
-        return roofline.record_state(record, protocol.copy_allowance)
-    return record["state"], record.get("state_reason", "")
 
 
 def _row_results(arms: dict[tuple[str, str], _Arm], baseline: str | None, protocol: Protocol) -> list[RowResult]:
