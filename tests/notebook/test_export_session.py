@@ -1,0 +1,66 @@
+"""An export session: evidence first, the facade's answer judged, and nothing exported without both."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kda_lab.errors import ExportError, VerificationError
+from kda_lab.notebook import ExportSession
+
+ROOT = Path(__file__).parents[2]
+SET = "data/captures/qsa.packed_decode"
+CANDIDATE = "notebooks/candidates/qsa.packed_decode/grouped.py"
+RUNS = ["reports/h200-replay-qsa", "reports/h200-sweep-qsa"]
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> ExportSession:
+    """A session on the package's own kernels, which it only reads."""
+    return ExportSession.open("test", str(tmp_path / "run"), "qsa.packed_decode", "kda_lab/kernels")
+
+
+def test_the_committed_runs_are_evidence_for_the_committed_source(session: ExportSession) -> None:
+    """63 judged replays and rows of the H200 stand behind the candidate as it is now."""
+    html = session.evidence_table(RUNS, CANDIDATE, SET).to_html()
+    assert "9.0" in html
+    assert ">63<" in html
+
+
+def test_another_source_has_no_evidence(session: ExportSession, tmp_path: Path) -> None:
+    """One more byte in the source and the runs prove nothing for it."""
+    other = tmp_path / "grouped.py"
+    other.write_bytes((ROOT / CANDIDATE).read_bytes() + b"\n")
+    with pytest.raises(ExportError, match="source_sha256"):
+        session.evidence_table(RUNS, str(other), SET)
+
+
+def test_nothing_is_shown_before_the_export(session: ExportSession) -> None:
+    """The contract's tables say to run the export first."""
+    with pytest.raises(VerificationError, match="Run the export cell first"):
+        session.architecture_table()
+
+
+def test_the_facade_answers_on_this_machine(session: ExportSession) -> None:
+    """On a CPU the unforced call is refused and the forced kernel agrees with the pinned output."""
+    session.folder = ROOT / "kda_lab" / "kernels" / "qsa_packed_decode_grouped"
+    session.call_facade(SET, "tp2r0-q1")
+    assert session.facade["rel-L2 against the pinned output"] < 5e-3
+    verdict = session.verdict()
+    assert verdict.passed, verdict.failures
+
+
+def test_dispatch_is_explained_without_a_gpu(session: ExportSession) -> None:
+    """Dispatched on exactly 9.0, refused on 12.1 with the way to opt in."""
+    assert session.explain(SET, "tp1-q4-saturated").kernel == "qsa_packed_decode_grouped"
+    refused = session.explain(SET, "tp1-q4-saturated", capability=(12, 1))
+    assert refused.kernel == ""
+    assert "KDA_LAB_ALLOW_COMPILED=1" in str(refused)
+
+
+def test_without_the_facade_there_is_no_pass(session: ExportSession) -> None:
+    """An export whose kernel was never called does not pass."""
+    session.folder = ROOT / "kda_lab" / "kernels" / "qsa_packed_decode_grouped"
+    session.facade = {"rel-L2 against the pinned output": float("nan")}
+    assert session.verdict().word == "fail"
