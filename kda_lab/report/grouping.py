@@ -28,7 +28,9 @@ def topology_title(rows: Sequence[RowResult]) -> str:
     """`tp1 (HQ=24, HKV=2)`: the topology with those axes on which all its rows agree."""
     first = rows[0]
     same = [
-        f"{k}={v}" for k, v in first.axes.items() if k not in (BATCH, CLASS) and all(r.axes.get(k) == v for r in rows)
+        f"{k}={v}"
+        for k, v in first.axes.items()
+        if k not in (BATCH, CLASS) and v != topology(first) and all(r.axes.get(k) == v for r in rows)
     ]
     name, axes = topology(first), ", ".join(same)
     return name if not axes or name == axes else f"{name} ({axes})"

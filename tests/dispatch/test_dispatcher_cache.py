@@ -245,7 +245,8 @@ def test_cache_key_follows_the_environment(monkeypatch: pytest.MonkeyPatch) -> N
 def test_environment_token_works_on_any_mapping(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where `os.environ` has no backing mapping, as on another Python, the documented way is used."""
     monkeypatch.setattr(runtime.os, "environ", {"KDA_LAB_KERNEL": "alpha"})
-    assert runtime.environment_token() == ("alpha", None, None, None, None)
+    # Behind the variables may stand that the interpreter was proved in this process.
+    assert runtime.environment_token()[:5] == ("alpha", None, None, None, None)
 
 
 def test_two_specs_of_one_name_do_not_share_selections(
