@@ -24,7 +24,7 @@ demo: $(VENV)/ready
 
 test: $(VENV)/ready
 	$(BIN)/python -m pytest tests
-	$(BIN)/python -m pytest --nbval-lax --nbval-cell-timeout=600 -p no:cacheprovider notebooks
+	$(BIN)/python -m pytest --nbval-lax --nbval-cell-timeout=1200 --timeout=1200 notebooks
 
 lint: $(VENV)/ready
 	$(BIN)/ruff check .
