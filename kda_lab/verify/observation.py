@@ -8,7 +8,7 @@ original contents, `longer` of a graph captured over the shorter ones.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from kda_lab.errors import Reason, VerificationError
 from kda_lab.ops.protocol import Arm, Call, Launcher
@@ -96,11 +96,15 @@ def _run_phases(arm: Arm, seen: Observation, settings: Settings) -> None:
             return
     if not seen.fixed_lengths:
         mode = "graph" if device.type == "cuda" and settings.graphs else "eager"
-        _run_changed(bench, seen, launcher, mode)
+        _run_changed(bench, seen, launcher, mode, decoy=settings.role in ("candidate", "mutant"))
     seen.state = run_arm("state_tensors", lambda: nonzero_state(arm), device)
 
 
-def _run_changed(bench: _Bench, seen: Observation, launcher: Launcher, mode: str) -> None:
+def _run_changed(bench: _Bench, seen: Observation, launcher: Launcher, mode: str, decoy: bool) -> None:
+    """Refill in place and launch. A decoy first: the same lengths at the same addresses, other values, not judged.
+
+    An arm that remembers its answer by addresses and lengths then gives the decoy's.
+    """
     before = seen.reference.original
     for contents in (seen.reference.shorter, seen.reference.longer):
         launch = launcher
@@ -109,8 +113,16 @@ def _run_changed(bench: _Bench, seen: Observation, launcher: Launcher, mode: str
             launch = run_arm(
                 f"capture before {contents.name}", lambda: graph.capture(launcher, bench.device), bench.device
             )
+        if decoy and contents is seen.reference.shorter:
+            bench.launch(f"decoy of {contents.name}", _negated(contents), launch, mode)
         seen.phases[contents.name] = bench.launch(contents.name, contents, launch, mode)
         before = contents
+
+
+def _negated(contents: Contents) -> Contents:
+    """The contents with every floating-point input negated: same lengths, other answer, NaN where NaN was."""
+    inputs = {n: -t if t.is_floating_point() else t for n, t in contents.inputs.items()}
+    return replace(contents, inputs=inputs)
 
 
 class _Bench:

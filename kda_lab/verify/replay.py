@@ -13,6 +13,7 @@ from kda_lab.ops.protocol import Arm
 from kda_lab.verify.checks import CHECKS, Check, CheckResult
 from kda_lab.verify.observation import Observation, Settings, observe
 from kda_lab.verify.reference import Reference, make_reference, worst_rel_l2
+from kda_lab.verify.tamper import require_untouched
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ def replay(
 
     Raises:
         VerificationError: the arm cannot run on the device, no checks are given, the reference is not of
-            this capture, or an oracle is not sound.
+            this capture, an oracle is not sound, or the judging code was changed (`tamper`).
     """
     device = torch.device(device)
     reason = arm.unavailable(device)
@@ -78,6 +79,7 @@ def replay(
         reference = make_reference(op, capture, device)
     _matches(reference, capture)
     seen = observe(arm, reference, settings or Settings())
+    require_untouched(arm.name)
     results = {check.name: check.result(seen) for check in checks}
     return Replay(
         op=capture.call.op,
