@@ -67,7 +67,7 @@ CONTRACT: dict[str, Any] = {
     "compile_units": [],
     "provenance": {"task": "none", "author": "benchmark", "commit": "none", "run": "none", "kda_lab": "none"},
     "architectures": [
-        {"capability": [9, 0], "status": "qualified", "evidence": {"path": "none.json", "sha256": "0" * 64}}
+        {"capability": [9, 0], "status": "qualified", "evidence": {"path": "none/sm90.json", "sha256": "0" * 64}}
     ],
     "tolerances": [],
     "gate_power": {"killed": 0, "total": 0, "mutants": []},

@@ -219,11 +219,18 @@ def write_reports(
     from kda_lab.report.index import run_folders, write_index  # lazy: torch
     from kda_lab.run_folder import RunFolder  # lazy: torch
 
+    broken: list[Path] = []
     for folder in runs or list(run_folders(reports)):
         if not folder.is_dir():
             raise ParameterError("cli", [Reason("run", repr(str(folder)), "a run's folder that exists")])
-        typer.echo(str(write_report(RunFolder(folder))))
+        try:
+            typer.echo(str(write_report(RunFolder(folder))))
+        # Expected: what drawing or formatting raises on records that are well formed and senseless.
+        except Exception as error:  # noqa: BLE001
+            broken.append(folder)
+            typer.echo(f"error: {folder}: {type(error).__name__}: {error}", err=True)
     typer.echo(str(write_index(reports)))
+    raise typer.Exit(1 if broken else 0)
 
 
 @app.command()

@@ -23,7 +23,8 @@ from typing import Any
 
 def write_atomic(path: Path, content: bytes | str) -> None:
     """Write a file so that a reader sees the old content or the new one, never a part."""
-    data = content.encode() if isinstance(content, str) else content
+    # A lone surrogate, from a broken record say, is shown as its escape instead of stopping a report.
+    data = content.encode(errors="backslashreplace") if isinstance(content, str) else content
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:

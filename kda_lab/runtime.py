@@ -42,6 +42,9 @@ ENVIRONMENT_VARIABLES = (
     "TRITON_INTERPRET",
 )
 _ENVIRONMENT_KEYS = tuple(getattr(os.environ, "encodekey", str)(name) for name in ENVIRONMENT_VARIABLES)
+PREFIX = "KDA_LAB_"
+TRITON_TRUE = ("1", "true", "on", "yes", "y")
+"""What Triton takes for true, in any case."""
 PACKAGES = ("torch", "triton", "flashinfer-python", "numpy", "scipy", "papermill")
 
 
@@ -54,6 +57,11 @@ def environment(name: str) -> str:
     if name not in ENVIRONMENT_VARIABLES:
         raise KeyError(f"{name} is not in runtime.ENVIRONMENT_VARIABLES")
     return os.environ.get(name, "").strip()
+
+
+def unknown_variables() -> tuple[str, ...]:
+    """Names in the environment that start with `KDA_LAB_` and are not in the table, sorted: misspelt ones."""
+    return tuple(sorted(name for name in os.environ if name.startswith(PREFIX) and name not in ENVIRONMENT_VARIABLES))
 
 
 def environment_token() -> tuple[Any, ...]:
@@ -124,7 +132,7 @@ def resolve_device(name: str) -> torch.device:
 
 def interpreter_on() -> bool:
     """Whether Triton kernels run in Triton's interpreter instead of on a GPU."""
-    return environment("TRITON_INTERPRET") == "1"
+    return environment("TRITON_INTERPRET").lower() in TRITON_TRUE
 
 
 _faithful: list[bool] = []

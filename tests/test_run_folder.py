@@ -59,3 +59,9 @@ def test_a_scratch_folder_goes_away(tmp_path: Path) -> None:
         assert folder.parent == tmp_path
         raise RuntimeError
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_lone_surrogate_is_written_as_its_escape(tmp_path: Path) -> None:
+    """A broken name in a record does not stop the page that shows it."""
+    write_atomic(tmp_path / "page.html", "a\udc80b")
+    assert (tmp_path / "page.html").read_text() == "a\\udc80b"

@@ -94,3 +94,26 @@ def test_the_environment_token_follows_the_environment(monkeypatch: pytest.Monke
     assert runtime.environment_token() == before
     monkeypatch.setenv("KDA_LAB_DISPATCH", "off")
     assert runtime.environment_token() != before
+
+
+@pytest.mark.parametrize("value", ["1", "true", "TRUE", "on", "Yes", " y "])
+def test_the_interpreter_is_on_in_every_spelling_of_triton(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    """Triton reads more than 1 as true, and both must agree."""
+    monkeypatch.setenv("TRITON_INTERPRET", value)
+    assert runtime.interpreter_on()
+
+
+@pytest.mark.parametrize("value", ["", "0", "false", "off", "no", "2"])
+def test_the_interpreter_is_off_otherwise(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    """What Triton reads as false is off here too."""
+    monkeypatch.setenv("TRITON_INTERPRET", value)
+    assert not runtime.interpreter_on()
+
+
+def test_unknown_variables_are_the_projects_names_that_nobody_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Known names and those of others are left out."""
+    monkeypatch.setenv("KDA_LAB_KERNEL", "x")
+    monkeypatch.setenv("OTHER_KDA_LAB_X", "x")
+    before = runtime.unknown_variables()
+    monkeypatch.setenv("KDA_LAB_KERNELS", "x")
+    assert set(runtime.unknown_variables()) - set(before) == {"KDA_LAB_KERNELS"}

@@ -1,17 +1,18 @@
-"""What makes two runs the same run: the notebook, its parameters, the files they name, and the code."""
+"""What makes two runs the same run: the notebook, its parameters, the files they name, the code and the machine."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import kda_lab
+from kda_lab import runtime
 from kda_lab.batch.parameters import INJECTED
-from kda_lab.errors import ParameterError, Reason
+from kda_lab.errors import ParameterError, Reason, UnavailableError
 from kda_lab.run_folder import RunFolder
 
 RECORD_NAMES = (
@@ -30,6 +31,9 @@ RECORD_NAMES = (
 )
 """Files of a run that `fresh` removes; anything else in the folder is left alone."""
 
+CANDIDATES = "notebooks/candidates"
+"""Folder whose files a notebook names by stem, so that no parameter holds their path."""
+
 LONGEST_PATH = 1000
 """Characters; longer text is not a path, and asking the file system about it would raise."""
 
@@ -43,9 +47,12 @@ class Identity:
     parameters: dict[str, Any]
     """Every parameter of the notebook with its value in this run, `run_dir` left out."""
     inputs: dict[str, str]
-    """Parameter name to SHA-256 of the file (or the capture set's manifest) that it names, where it names one."""
+    """Parameter name (`kernels[0]` inside a list) to SHA-256 of the file, or the capture set's manifest, that it
+    names, where it names one; and `notebooks/candidates` to the hash over all files there."""
     code_sha256: str
     """Of the sources of kda_lab itself."""
+    machine: dict[str, str]
+    """Device type and name that the run resolves to, and the versions of torch and triton."""
 
     def as_json(self) -> dict[str, Any]:
         """The same as JSON types, so that it compares equal to what is read back."""
@@ -56,23 +63,63 @@ class Identity:
 def identify(notebook: Path, defaults: Mapping[str, Any], given: Mapping[str, Any]) -> Identity:
     """Identity of a run of `notebook` with these typed parameters."""
     values = {n: given.get(n, default) for n, default in defaults.items() if n != INJECTED}
-    named = {n: _named_file(v) for n, v in values.items() if isinstance(v, str)}
+    named = {n: _named_file(v) for n, v in _texts(values)}
     inputs = {n: _sha256(p.read_bytes()) for n, p in named.items() if p is not None}
-    return Identity(notebook.name, _sha256(notebook.read_bytes()), values, inputs, code_sha256())
+    # All of them, since which one a stem means is the notebook's affair: an edit too many costs only a second run.
+    inputs |= _candidates_input()
+    return Identity(
+        notebook.name, _sha256(notebook.read_bytes()), values, inputs, code_sha256(), _machine(values.get("device"))
+    )
+
+
+def _texts(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Every text among the parameters, with its name; those in lists as `name[index]`."""
+    for name, value in values.items():
+        if isinstance(value, str):
+            yield name, value
+        elif isinstance(value, (list, tuple)):
+            yield from _texts({f"{name}[{index}]": item for index, item in enumerate(value)})
 
 
 def _named_file(value: str) -> Path | None:
     """The file that a text parameter names; for a capture set's folder its manifest, which hashes the rest."""
     if not value or len(value) > LONGEST_PATH or "\0" in value:
         return None
-    return next((p for p in (Path(value), Path(value) / "manifest.json") if p.is_file()), None)
+    path = runtime.project_path(value)
+    try:
+        return next((p for p in (path, path / "manifest.json") if p.is_file()), None)
+    # Text that is no path can be too long for a file's name.
+    except OSError:
+        return None
+
+
+def _candidates_input() -> dict[str, str]:
+    root = runtime.project_path(CANDIDATES)
+    files = sorted(p for p in root.rglob("*") if p.is_file() and "__pycache__" not in p.parts)
+    return {CANDIDATES: _sha256_of(root, files)} if files else {}
+
+
+def _machine(device: object) -> dict[str, str]:
+    """Device and compiler that the verdict holds for; a pass on a CPU says nothing of a GPU."""
+    versions = runtime.versions()
+    found = {"torch": versions["torch"], "triton": versions["triton"]}
+    try:
+        facts = runtime.device_facts(runtime.resolve_device(device if isinstance(device, str) else "auto"))
+    # The notebook itself says what is wrong with its device (torch: RuntimeError); the identity only notes the name.
+    except (UnavailableError, RuntimeError):
+        return {**found, "device_type": str(device), "device_name": "unavailable"}
+    return {**found, "device_type": str(facts["type"]), "device_name": str(facts["name"])}
 
 
 def code_sha256() -> str:
     """SHA-256 over the names and contents of kda_lab's Python files."""
     root = Path(kda_lab.__file__).parent
+    return _sha256_of(root, sorted(root.rglob("*.py")))
+
+
+def _sha256_of(root: Path, files: Sequence[Path]) -> str:
     total = hashlib.sha256()
-    for path in sorted(root.rglob("*.py")):
+    for path in files:
         total.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes() + b"\0")
     return total.hexdigest()
 
@@ -82,7 +129,7 @@ def _sha256(data: bytes) -> str:
 
 
 def already_passed(run: RunFolder, identity: Identity) -> bool:
-    """Whether the folder holds a passed run of exactly this: same notebook, parameters, input files and code."""
+    """Whether the folder holds a passed run of exactly this: same notebook, parameters, inputs, code, machine."""
     return _read(run.parameters) == identity.as_json() and bool((_read(run.verdict) or {}).get("passed") is True)
 
 

@@ -103,7 +103,8 @@ def read_notebook(notebook: Path) -> nbformat.NotebookNode:
 def _defaults(source: str, notebook: Path) -> dict[str, Any]:
     try:
         tree = ast.parse(source)
-    except SyntaxError as error:
+    # ast.parse raises ValueError for NUL bytes.
+    except (SyntaxError, ValueError) as error:
         raise ParameterError("batch", f"the parameters cell of {notebook.name} is not Python: {error}") from error
     defaults: dict[str, Any] = {}
     for node in tree.body:
@@ -112,10 +113,14 @@ def _defaults(source: str, notebook: Path) -> dict[str, Any]:
             if name is None or value is None:
                 raise ValueError("not an assignment")
             defaults[name] = ast.literal_eval(value)
-        except ValueError as error:
+            json.dumps(defaults[name], allow_nan=False)
+        # TypeError: a key that cannot be hashed, or a literal (bytes, set, complex) that no record can hold.
+        except (ValueError, TypeError, RecursionError) as error:
             line = ast.get_source_segment(source, node) or ""
             reason = Reason(
-                f"line {node.lineno} of the parameters cell of {notebook.name}", repr(line[:80]), "name = literal"
+                f"line {node.lineno} of the parameters cell of {notebook.name}",
+                repr(line[:80]),
+                "name = literal that JSON can hold",
             )
             raise ParameterError("batch", [reason]) from error
     return defaults
@@ -140,6 +145,8 @@ def typed_value(name: str, value: Any, default: Any) -> Any:
         parsed = float(parsed)
     if isinstance(default, tuple) and isinstance(parsed, list):
         parsed = tuple(parsed)
+    if not _is_plain(parsed):
+        raise ParameterError("batch", [Reason(name, repr(value)[:80], "a value that JSON can hold")])
     if _fits(parsed, default):
         return parsed
     allowed = f"{_type_name(default)}, as its default {default!r}"
@@ -166,14 +173,24 @@ def literal(text: str) -> Any:
     for parse in (json.loads, ast.literal_eval):
         try:
             return parse(text)
-        except (ValueError, SyntaxError):
+        # TypeError: a key that cannot be hashed; RecursionError and MemoryError: nested too deep to be a value.
+        except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
             continue
     return text
 
 
+def _is_plain(value: Any) -> bool:
+    """Whether the run's records can hold the value; a number that is not finite is left to `_fits`."""
+    try:
+        json.dumps(value, allow_nan=isinstance(value, float))
+    except (TypeError, ValueError, RecursionError):
+        return False
+    return True
+
+
 def _fits(value: Any, default: Any) -> bool:
     if default is None:
-        return True
+        return not isinstance(value, float) or math.isfinite(value)
     if type(value) is not type(default):
         return False
     if isinstance(value, float):

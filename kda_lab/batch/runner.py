@@ -53,8 +53,8 @@ def run_notebook(
         parameters: name to value; text is parsed to the default's type. Unknown names are errors before anything starts.
         out: the run's folder; made when absent.
         timeout_s: seconds for the whole run, kernel start included.
-        resume: True does not repeat a passed run of the same notebook, parameters, input files and code, and
-            lets an interrupted one keep its finished records. False removes the folder's records first.
+        resume: True does not repeat a passed run of the same notebook, parameters, inputs, code and
+            machine, and lets an interrupted one keep its finished records. False removes the folder's records first.
         kernel_name: name written into the executed notebook; the process is always this Python's own.
         report: write `index.html` and the tables afterwards.
 
@@ -68,16 +68,14 @@ def run_notebook(
     declared = read_parameters(notebook)
     given = declared.typed(parameters)
     _check_request(notebook, folder, timeout_s)
-    run = RunFolder.at(folder)
+    run = _run_folder(folder)
     with _only_runner(run):
-        if not resume:
-            clear(run)
         identity = identify(notebook, declared.defaults, given)
-        check_same_run(run, identity)
-        if already_passed(run, identity):
-            _say(f"{run.name}: passed before with the same notebook, parameters, inputs and code; not run again.")
+        if not _begun(run, identity, resume):
+            _say(
+                f"{run.name}: passed before with the same notebook, parameters, inputs, code and machine; not run again."
+            )
             return PASSED
-        _begin(run, identity)
         finish = _execute(notebook, {**given, INJECTED: str(run.path.resolve())}, run, timeout_s, kernel_name)
         code, sentence = _judge(run, finish)
         _log_line(run, sentence)
@@ -99,10 +97,26 @@ def _check_request(notebook: Path, folder: Path, timeout_s: float) -> None:
         raise ParameterError("batch", reasons)
 
 
+def _run_folder(folder: Path) -> RunFolder:
+    try:
+        return RunFolder.at(folder)
+    except OSError as error:
+        raise _unusable(folder, error) from error
+
+
+def _unusable(folder: Path, error: OSError) -> ParameterError:
+    remedy = "Name a place where files can be written, or clear it by hand."
+    given = f"{str(folder)!r} ({error.strerror or type(error).__name__})"
+    return ParameterError("batch", [Reason("out", given, "a folder that the run can write its files into", remedy)])
+
+
 @contextmanager
 def _only_runner(run: RunFolder) -> Iterator[None]:
     """Hold the folder against a second runner; the lock goes with the process, however it ends."""
-    handle = os.open(run.path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        handle = os.open(run.path, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as error:
+        raise _unusable(run.path, error) from error
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -114,6 +128,20 @@ def _only_runner(run: RunFolder) -> Iterator[None]:
         yield
     finally:
         os.close(handle)
+
+
+def _begun(run: RunFolder, identity: Identity, resume: bool) -> bool:
+    """Make the folder ready for this run; False where it holds the same run, passed."""
+    try:
+        if not resume:
+            clear(run)
+        check_same_run(run, identity)
+        if already_passed(run, identity):
+            return False
+        _begin(run, identity)
+    except OSError as error:
+        raise _unusable(run.path, error) from error
+    return True
 
 
 def _begin(run: RunFolder, identity: Identity) -> None:
@@ -162,8 +190,11 @@ def _judge(run: RunFolder, finish: Finish) -> tuple[int, str]:
         verdict = json.loads(run.verdict.read_text())
     except FileNotFoundError:
         verdict = {}
-    except ValueError as error:
+    # OSError: a folder of that name, say; RecursionError: nested deeper than any verdict.
+    except (ValueError, OSError, RecursionError) as error:
         return CRASHED, f"verdict.json cannot be read: {error}"
+    if not isinstance(verdict, dict):
+        return CRASHED, f"verdict.json holds {type(verdict).__name__}; allowed: one object with `passed` and `sentence`"
     if verdict.get("passed") is False:
         return FAILED, str(verdict.get("sentence", "failed"))
     if finish.crashed:

@@ -21,25 +21,26 @@ class Target:
     """A callable by dotted name: the object that holds it, and the attribute."""
 
     owner: Any
-    """A module or a class."""
+    """A module, a class or an object."""
     attribute: str
     raw: Any
     """The attribute as it is stored: function, staticmethod or classmethod."""
     own: bool
     """Whether the owner itself holds it; False for a method that a class inherits."""
     function: Callable[..., Any]
-    """The plain function under a staticmethod or classmethod."""
+    """The plain function under a staticmethod or classmethod; the bound method of an object."""
     bound_first: bool
     """Whether the first argument is `self` or `cls`, which is never recorded."""
 
     @property
     def wrapping(self) -> Callable[[Callable[..., Any]], Any]:
         """How a replacement must be wrapped to sit in the same place."""
-        return type(self.raw) if isinstance(self.raw, (staticmethod, classmethod)) else lambda function: function
+        wrapped = isinstance(self.owner, type) and isinstance(self.raw, (staticmethod, classmethod))
+        return type(self.raw) if wrapped else lambda function: function
 
 
 def resolve(dotted: str) -> Target:
-    """Find `package.module.function` or `package.module.Class.method`.
+    """Find `package.module.function`, `package.module.Class.method` or `package.module.object.method`.
 
     Raises:
         ParameterError: no such module or attribute, or it is not callable.
@@ -72,10 +73,18 @@ def _attribute(dotted: str, owner: Any, names: list[str]) -> Target:
         raise ParameterError(
             "captures", [Reason("target", f"{dotted}, a {type(found).__name__}", "a function or method")]
         )
+    own = names[-1] in stored(owner)
+    if not isinstance(owner, type):
+        # An attribute of an object is called as it is: the class's function would miss its `self` there.
+        return Target(owner, names[-1], raw, own, found, bound_first=False)
     function = raw.__func__ if isinstance(raw, (staticmethod, classmethod)) else raw
-    bound_first = isinstance(owner, type) and not isinstance(raw, staticmethod)
-    own = names[-1] in vars(owner)
+    bound_first = not isinstance(raw, staticmethod)
     return Target(owner, names[-1], raw, own, function if callable(function) else found, bound_first)
+
+
+def stored(owner: Any) -> Mapping[str, Any]:
+    """What a module, class or object itself holds; empty for one with slots only."""
+    return getattr(owner, "__dict__", {})
 
 
 @dataclass(frozen=True)

@@ -20,9 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from kda_lab import runtime
-from kda_lab.captures.binding import Target, resolve
+from kda_lab.captures.binding import Target, resolve, stored
+from kda_lab.captures.folder_lock import require_free
 from kda_lab.captures.tap import About, Statistics, Tap
-from kda_lab.errors import KdaLabError, ParameterError, Reason
+from kda_lab.errors import ParameterError, Reason
 
 __all__ = ["About", "Statistics", "Tap", "install_from_environment", "record"]
 
@@ -54,14 +55,16 @@ def record(
         max_bytes: most bytes of tensors that are written.
         about: model, licence, output names, rank.
     Raises:
-        ParameterError: the target cannot be found, or `every` or `max_bytes` is below 1.
+        ParameterError: the target cannot be found or replaced, or `every` or `max_bytes` is no int of at least 1.
+        CaptureError: the folder is being recorded into; once recording has begun that is only counted.
     """
     tap, found = _tap(target, op, Path(directory), every, max_bytes, about or About())
+    require_free(tap.path)
     _install(tap, found)
     try:
         yield tap
     finally:
-        tap.active = False
+        tap.close()
         _remove(tap, found)
 
 
@@ -71,7 +74,11 @@ _INSTALLED: dict[int, Any] = {}
 
 def _tap(target: str, op: str, directory: Path, every: int, max_bytes: int, about: About) -> tuple[Tap, Target]:
     given = (("every", every), ("max_bytes", max_bytes))
-    reasons = [Reason(name, repr(value), "an int of at least 1") for name, value in given if value < 1]
+    reasons = [
+        Reason(name, repr(value), "an int of at least 1")
+        for name, value in given
+        if type(value) is not int or value < 1
+    ]
     if reasons:
         raise ParameterError("captures", reasons)
     return Tap(target, op, directory, every, max_bytes, about), resolve(target)
@@ -79,13 +86,18 @@ def _tap(target: str, op: str, directory: Path, every: int, max_bytes: int, abou
 
 def _install(tap: Tap, found: Target) -> None:
     replacement = found.wrapping(tap.wrap(found))
+    try:
+        setattr(found.owner, found.attribute, replacement)
+    # Classes written in C, objects with slots and properties take no new attribute.
+    except (AttributeError, TypeError) as error:
+        reason = Reason("target", f"{tap.target} ({error})", "an attribute that can be replaced")
+        raise ParameterError("captures", [reason]) from error
     _INSTALLED[id(tap)] = replacement
-    setattr(found.owner, found.attribute, replacement)
 
 
 def _remove(tap: Tap, found: Target) -> None:
     replacement = _INSTALLED.pop(id(tap))
-    if vars(found.owner).get(found.attribute) is not replacement:
+    if stored(found.owner).get(found.attribute) is not replacement:
         # Someone wrapped the tapped function meanwhile; putting the original back would drop their wrapper.
         LOG.warning("captures: %s was replaced by others; the tap is off but stays below theirs", tap.target)
     elif found.own:
@@ -106,8 +118,9 @@ def install_from_environment() -> Tap | None:
     try:
         tap, found = _tap(*_parsed(value), every=1, max_bytes=DEFAULT_MAX_BYTES, about=About())
         _install(tap, found)
-    except (KdaLabError, ImportError) as error:
-        LOG.error("captures: KDA_LAB_CAPTURE is %r; nothing is recorded: %s", value, error)
+    # Expected: ParameterError, ImportError, TypeError, and whatever the target's module raises or exits with.
+    except (Exception, SystemExit) as error:  # noqa: BLE001
+        LOG.error("captures: KDA_LAB_CAPTURE is %r; nothing is recorded: %s: %s", value, type(error).__name__, error)
         return None
     return tap
 

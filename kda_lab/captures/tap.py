@@ -100,6 +100,17 @@ class Tap:
 
         return tapped
 
+    def close(self) -> None:
+        """Stop recording and let another writer have the folder."""
+        self.active = False
+        with self._lock:
+            self._close()
+
+    def _close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
     def _count(self, name: str, failure: str = "") -> None:
         with self._lock:
             setattr(self.statistics, name, getattr(self.statistics, name) + 1)
@@ -140,8 +151,13 @@ class Tap:
         try:
             outputs = {**before.written, **named_results(result, self.about.outputs)}
             with self._lock:
-                self._write(before, {n: t.detach().cpu().clone() for n, t in outputs.items()})
-        # Expected: a full disk, a folder that cannot be written, a tensor name the format refuses.
+                try:
+                    self._write(before, {n: t.detach().cpu().clone() for n, t in outputs.items()})
+                finally:
+                    # A call that was under way when the recording ended opens the set once more.
+                    if not self.active:
+                        self._close()
+        # Expected: a full disk, a folder that cannot be written or has another writer, a tensor name the format refuses.
         except Exception as error:  # noqa: BLE001
             self._failure("writing", error)
         finally:

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import safetensors.torch
 import torch
 
+from kda_lab.captures.folder_lock import FolderLock
 from kda_lab.captures.format import (
     FORMAT_VERSION,
     MANIFEST,
@@ -212,25 +213,39 @@ def _write_file(folder: Path, name: str, data: bytes) -> dict[str, Any]:
 class SetWriter:
     """Adds captures to a set one at a time; the set opens after each, also when the process is killed.
 
-    One process a folder. An existing set of the same op is continued.
+    One writer a folder, from here to `close`, to the end of this object or of the process. An existing set
+    of the same op is continued.
 
     Args:
         path: folder of the set, made when it is not there.
         op: name of the op, dotted.
         note: words on the whole set.
     Raises:
-        CaptureError: the folder holds a set of another op, or a broken one.
+        CaptureError: another writer holds the folder, or it holds a set of another op, or a broken one.
     """
 
     def __init__(self, path: str | Path, op: str, note: str = "") -> None:
         self.path, self.op, self.note = Path(path), op, note
         self._entries: list[CaptureEntry] = []
         self._files: dict[str, dict[str, Any]] = {}
+        self._lock = FolderLock(self.path)
+        try:
+            self._open()
+        except BaseException:
+            # The error's traceback keeps this object, and with it the lock, alive.
+            self.close()
+            raise
+
+    def _open(self) -> None:
         self.path.mkdir(parents=True, exist_ok=True)
         if (self.path / MANIFEST).exists():
             self._continue()
         else:
             self._write_manifest()
+
+    def close(self) -> None:
+        """Let another writer have the folder; nothing can be added after it."""
+        self._lock.release()
 
     def _continue(self) -> None:
         manifest = read_manifest(self.path)
@@ -256,8 +271,11 @@ class SetWriter:
             draft: the capture; its name must be new.
             max_bytes: most bytes the set may hold; a capture that would pass it is left out.
         Raises:
-            CaptureError: the name is taken, or `draft_entry` refuses.
+            CaptureError: the writer is closed, the name is taken, or `draft_entry` refuses.
         """
+        if not self._lock.held:
+            reason = Reason("writer", "closed, or of the process this one was forked from", "one that holds its folder")
+            raise CaptureError("captures", [reason])
         if any(entry.name == draft.name for entry in self._entries):
             raise CaptureError("captures", [Reason("name", repr(draft.name), "a name that the set does not hold yet")])
         entry, data = draft_entry(draft, {})

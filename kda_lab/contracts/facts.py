@@ -109,6 +109,8 @@ def call_facts(
             continue
         if not isinstance(value, torch.Tensor):
             foreign[name] = f"a {type(value).__name__}"
+        elif value.is_nested:
+            foreign[name] = "a nested tensor"
         elif value.layout is not torch.strided:
             foreign[name] = f"a tensor of layout {value.layout}"
         else:

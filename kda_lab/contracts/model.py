@@ -261,6 +261,8 @@ class Qualification(_Data):
         major, minor = self.capability
         if self.status == "qualified" and self.evidence is None:
             raise ValueError(f"{major}.{minor} is qualified without evidence; name the file and its hash")
+        if self.status == "qualified" and self.evidence is not None:
+            _require_evidence_of(f"sm{major}{minor}.json", self.evidence.path)
         if self.status == "refused" and not self.note:
             raise ValueError(f"{major}.{minor} is refused without a note; say why")
         return self
@@ -334,6 +336,10 @@ class Contract(Declaration):
         _require_axes("dispatched", self.dispatched, self.tensors.values())
         _require_unique("sources", [source.path for source in self.sources])
         _require_unique("architectures", [architecture.capability for architecture in self.architectures])
+        cited = [a.evidence for a in self.architectures if a.evidence is not None]
+        _require_unique("architectures' evidence", [evidence.path for evidence in cited])
+        _require_unique("architectures' evidence", [evidence.sha256 for evidence in cited])
+        _require_within(self.dispatched, self.callable)
         return self
 
 
@@ -348,6 +354,36 @@ def _require_unique(field: str, values: Sequence[object]) -> None:
     twice = sorted({repr(value) for value in values if values.count(value) > 1})
     if twice:
         raise ValueError(f"{field} names {', '.join(twice)} twice; allowed: once")
+
+
+def _require_evidence_of(name: str, path: str) -> None:
+    if PurePosixPath(path).name != name:
+        raise ValueError(f"the evidence of a qualified architecture is {path!r}; allowed: a file called {name}")
+
+
+def _require_within(dispatched: Iterable[ShapeRule], callable_rules: Sequence[ShapeRule]) -> None:
+    for rule in dispatched:
+        if not any(_rule_within(rule, wide) for wide in callable_rules):
+            axes = rule.model_dump()["axes"]
+            raise ValueError(f"a dispatched rule is {axes}; allowed: one that lies within one callable rule")
+
+
+def _rule_within(rule: ShapeRule, wide: ShapeRule) -> bool:
+    return all(name in rule.axes and _value_within(rule.axes[name], value) for name, value in wide.axes.items())
+
+
+def _value_within(value: int | tuple[int, ...] | AxisRange, wide: int | tuple[int, ...] | AxisRange) -> bool:
+    if isinstance(value, AxisRange):
+        if isinstance(wide, AxisRange):
+            return wide.minimum <= value.minimum and value.maximum <= wide.maximum
+        listed = {wide} if isinstance(wide, int) else set(wide)
+        # The length first: a contract may name a range of any size.
+        extents = value.maximum - value.minimum + 1
+        return extents <= len(listed) and listed.issuperset(range(value.minimum, value.maximum + 1))
+    given = (value,) if isinstance(value, int) else value
+    if isinstance(wide, AxisRange):
+        return all(wide.minimum <= extent <= wide.maximum for extent in given)
+    return set(given) <= ({wide} if isinstance(wide, int) else set(wide))
 
 
 def json_schema() -> dict[str, object]:

@@ -6,7 +6,6 @@ reasons at once. Whatever it cannot evaluate counts as a refusal.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -20,6 +19,8 @@ __all__ = ["CallFacts", "Decision", "TensorFacts", "axes_of", "call_facts", "che
 
 Shapes = Literal["callable", "dispatched"]
 OPT_IN = "Set KDA_LAB_ALLOW_COMPILED=1 to run it there all the same."
+FP32_MAX = 3.4028234663852886e38
+"""Largest finite FP32 value: kernels take their float scalars in FP32, where more is infinity."""
 SHOWN_BITS = 256
 SHOWN_CHARACTERS = 80
 
@@ -165,10 +166,8 @@ def _kind_matches(gate: ScalarGate, value: Any) -> bool:
     if isinstance(value, bool):
         return gate.kind == "bool"
     if gate.kind == "float":
-        # An int beyond the range of a double cannot be tested by math.isfinite: it raises.
-        return (
-            value.bit_length() < 1024 if isinstance(value, int) else isinstance(value, float) and math.isfinite(value)
-        )
+        # NaN fails the comparison as well; an int of any size compares exactly.
+        return isinstance(value, (int, float)) and abs(value) <= FP32_MAX
     return gate.kind == "int" and isinstance(value, int)
 
 
@@ -181,7 +180,7 @@ def _within(gate: ScalarGate, value: Any) -> bool:
 
 
 def _allowed_scalars(gate: ScalarGate) -> str:
-    words = {"int": "an int", "float": "a finite float", "bool": "a bool"}[gate.kind]
+    words = {"int": "an int", "float": "a finite FP32 value", "bool": "a bool"}[gate.kind]
     if gate.allowed is not None:
         return f"{words} in {', '.join(map(repr, gate.allowed))}"
     low = "" if gate.minimum is None else f" >= {gate.minimum:g}"

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from kda_lab import runtime
 from kda_lab.contracts.facts import ALIGNMENT_LIMIT_BYTES, CallFacts, call_facts
 from kda_lab.dispatch.explanation import Explanation
@@ -177,11 +179,14 @@ class Dispatcher:
                 if tensor is None:
                     key.append(None)
                     continue
+                # A proxy answers like its tensor, but the predicate refuses it: the two must not share a key.
+                if type(tensor) is not torch.Tensor and (not isinstance(tensor, torch.Tensor) or tensor.is_nested):
+                    return None
                 # Written out here: a call of alignment_of for each tensor costs a microsecond in all.
                 address = tensor.data_ptr() | ALIGNMENT_LIMIT_BYTES
                 layout = tensor.is_contiguous() or tensor.stride()
                 key += (tensor.dtype, tensor.shape, layout, tensor.device, address & -address)
-        # Not a tensor (AttributeError, TypeError), or a sparse one, without strides or a pointer.
+        # A sparse or nested tensor, without strides or a pointer.
         except (AttributeError, TypeError, RuntimeError):
             return None
         for value in scalars.values():

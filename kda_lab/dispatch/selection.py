@@ -5,13 +5,14 @@ No kernel is imported here, no device is read: contracts and facts go in, a `Cho
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from kda_lab import runtime
 from kda_lab.contracts.facts import CallFacts
 from kda_lab.contracts.model import Contract
-from kda_lab.contracts.predicate import check
+from kda_lab.contracts.predicate import check, show
 from kda_lab.dispatch.loader import KernelFolder
 from kda_lab.errors import ParameterError, Reason
 
@@ -34,18 +35,26 @@ def read_settings() -> Settings:
     """The three variables KDA_LAB_KERNEL, KDA_LAB_DISPATCH and KDA_LAB_ALLOW_COMPILED.
 
     Raises:
-        ParameterError: a switch has a value it does not allow; a typing error never means `on`.
+        ParameterError: a switch has a value it does not allow, or a name starts with KDA_LAB_ and is not known:
+            a typing error never means `on`, and never means nothing.
     """
     switch = runtime.environment("KDA_LAB_DISPATCH")
     opt_in = runtime.environment("KDA_LAB_ALLOW_COMPILED")
-    reasons = []
+    reasons = [_misspelt(name) for name in runtime.unknown_variables()]
     if switch not in ("", "on", "off"):
-        reasons.append(Reason("KDA_LAB_DISPATCH", repr(switch), "'on', 'off' or unset"))
+        reasons.append(Reason("KDA_LAB_DISPATCH", show(switch), "'on', 'off' or unset"))
     if opt_in not in ("", "0", "1"):
-        reasons.append(Reason("KDA_LAB_ALLOW_COMPILED", repr(opt_in), "'0', '1' or unset"))
+        reasons.append(Reason("KDA_LAB_ALLOW_COMPILED", show(opt_in), "'0', '1' or unset"))
     if reasons:
         raise ParameterError(ROOM, reasons)
     return Settings(runtime.environment("KDA_LAB_KERNEL"), switch == "off", opt_in == "1")
+
+
+def _misspelt(name: str) -> Reason:
+    known = [variable for variable in runtime.ENVIRONMENT_VARIABLES if variable.startswith(runtime.PREFIX)]
+    near = difflib.get_close_matches(name, known, n=1)
+    remedy = f"Did you mean {near[0]}?" if near else "Unset it."
+    return Reason("environment variable", show(name), ", ".join(known), remedy)
 
 
 @dataclass(frozen=True)
@@ -158,14 +167,14 @@ def _verdict(contract: Contract, facts: CallFacts, settings: Settings, forced: b
 def _forced_name(op: str, folders: Sequence[KernelFolder], settings: Settings, kernel: str | None) -> str:
     own = [folder.contract.kernel for folder in folders if folder.contract.op == op]
     if kernel is not None:
-        if kernel not in own:
-            raise ParameterError(op, [Reason("kernel", repr(kernel), _names(own))])
+        if not isinstance(kernel, str) or kernel not in own:
+            raise ParameterError(op, [Reason("kernel", show(kernel), _names(own))])
         return kernel
     if settings.off:
         return ""
     everyone = [folder.contract.kernel for folder in folders]
     if settings.forced and settings.forced not in everyone:
-        raise ParameterError(op, [Reason("KDA_LAB_KERNEL", repr(settings.forced), _names(everyone) + " or unset")])
+        raise ParameterError(op, [Reason("KDA_LAB_KERNEL", show(settings.forced), _names(everyone) + " or unset")])
     return settings.forced if settings.forced in own else ""
 
 

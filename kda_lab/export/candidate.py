@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import hashlib
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +18,10 @@ from kda_lab.errors import ExportError, Reason
 from kda_lab.export.fresh_process import evaluated_contract
 
 ALLOWED_PACKAGES = ("torch", "triton")
-"""What an exported kernel may import beside Python's standard library."""
+ALLOWED_MODULES = (
+    "__future__", "collections", "contextlib", "dataclasses", "enum", "functools", "itertools", "math", "operator", "typing",
+)  # fmt: skip
+"""Of the standard library: what a kernel needs. Not sys, gc, importlib or ctypes, which reach the code that judges."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,7 @@ def read_candidate(path: Path) -> Candidate:
 
     Raises:
         ExportError: gate `declaration` (no CONTRACT, an invalid one, no such entry function, a
-            language the export cannot compile) or gate `imports` (anything but torch, triton and the standard library).
+            language the export cannot compile) or gate `imports` (anything but torch, triton and `ALLOWED_MODULES`).
     """
     if not path.is_file():
         raise ExportError("export.declaration", [Reason("candidate", repr(str(path)), "a Python file that exists")])
@@ -105,8 +107,8 @@ def _check_imports(tree: ast.Module, path: Path) -> None:
     for node in ast.walk(tree):
         for name in _imported(node):
             root = name.split(".")[0]
-            if root not in ALLOWED_PACKAGES and root not in sys.stdlib_module_names:
-                allowed = f"{', '.join(ALLOWED_PACKAGES)} and the standard library"
+            if root not in (*ALLOWED_PACKAGES, *ALLOWED_MODULES):
+                allowed = ", ".join((*ALLOWED_PACKAGES, *ALLOWED_MODULES))
                 remedy = f"Line {node.lineno}: an exported folder must work where kda_lab is not installed."  # type: ignore[attr-defined]
                 reasons.append(Reason(f"{path.name}: import", repr(name), allowed, remedy))
     if reasons:

@@ -15,6 +15,8 @@ from typing import Any
 
 from kda_lab.errors import ExportError, Reason
 from kda_lab.export.candidate import Candidate
+from kda_lab.export.limits import check_limits
+from kda_lab.export.run_records import check_distinct, read_records
 from kda_lab.run_folder import RunFolder
 from kda_lab.timing import statistics
 from kda_lab.timing.protocol import Protocol
@@ -32,6 +34,8 @@ class ArchitectureEvidence:
     capability: Capability
     replays: list[Record] = field(default_factory=list)
     powers: list[Record] = field(default_factory=list)
+    stresses: list[Record] = field(default_factory=list)
+    """Of the candidate's arm; a run may have none."""
     timings: list[Record] = field(default_factory=list)
     rows: list[Any] = field(default_factory=list)
     """`timing.statistics.RowResult` of the candidate against the baseline, one a row: these decide what is dispatched."""
@@ -58,14 +62,15 @@ def collect(runs: Sequence[RunFolder], candidate: Candidate) -> dict[Capability,
     Records from a CPU or the interpreter qualify nothing and are left out, but a failed one still fails.
 
     Raises:
-        ExportError: gate `evidence`: no run given, two runs of one name, no record of this source, or a record
-            of the same arm with another source.
+        ExportError: gate `evidence`: no run given, two runs of one name or with the same records, a record that
+            cannot be read, no record of this source, or a record of the same arm with another source.
     """
     if not runs:
         raise ExportError("export.evidence", [Reason("runs", "()", "at least one run folder")])
     names = [run.name for run in runs]
     if len(set(names)) != len(names):
         raise ExportError("export.evidence", [Reason("runs", repr(names), "runs with different names")])
+    check_distinct(runs)
     found: dict[Capability, ArchitectureEvidence] = {}
     for run in runs:
         _collect_run(run, candidate, found)
@@ -77,13 +82,14 @@ def collect(runs: Sequence[RunFolder], candidate: Candidate) -> dict[Capability,
 
 
 def _collect_run(run: RunFolder, candidate: Candidate, found: dict[Capability, ArchitectureEvidence]) -> None:
-    verify, timing = run.read_verify(), run.read_timing()
+    verify, timing = read_records(run.verify_records), read_records(run.timing_records)
     arms = _arm_names([*verify, *timing], candidate, run.name)
-    failed = [r["capture"] for r in verify if r["kind"] == "replay" and r["arm"] in arms and not r["passed"]]
-    if failed:
-        raise ExportError(
-            "export.replays", f"{run.name}: replays of {candidate.path.name} failed on {', '.join(failed)}"
-        )
+    for kind, words in (("replay", "replays"), ("stress", "stress")):
+        failed = [r["capture"] for r in verify if r["kind"] == kind and r["arm"] in arms and not r["passed"]]
+        if failed:
+            raise ExportError(
+                "export.replays", f"{run.name}: {words} of {candidate.path.name} failed on {', '.join(failed)}"
+            )
     for record in [*verify, *timing]:
         capability = _hardware(record)
         if capability is None or (record.get("role") == "candidate" and record["arm"] not in arms):
@@ -113,6 +119,8 @@ def _counts(record: Record, capability: Capability) -> bool:
 def _keep(evidence: ArchitectureEvidence, record: Record, arms: set[str]) -> None:
     if record["kind"] == "replay" and record["arm"] in arms:
         evidence.replays.append(record)
+    elif record["kind"] == "stress" and record["arm"] in arms:
+        evidence.stresses.append(record)
     elif record["kind"] == "power":
         evidence.powers.append(record)
     elif record["kind"] == "timing" and record["arm"] in arms:
@@ -156,9 +164,12 @@ def check_replays(evidence: ArchitectureEvidence, captures: dict[str, str]) -> N
         captures: name to SHA-256 of every capture that the export knows.
 
     Raises:
-        ExportError: a check failed or is missing, a mutant survived, or a capture has no replay of these bytes.
+        ExportError: a check failed, is missing or had a laxer limit than the op's gates give, a stress failed, a
+            mutant survived, or a capture has no replay of these bytes.
     """
-    judged = verdict.judge([*evidence.replays, *evidence.powers])
+    for record in evidence.replays:
+        check_limits(record)
+    judged = verdict.judge([*evidence.replays, *evidence.powers, *evidence.stresses])
     if not judged.passed:
         raise ExportError("export.replays", f"{evidence.name}: {' | '.join([judged.sentence, *judged.failures[:5]])}")
     seen = {(r["capture"], r["capture_sha256"]) for r in evidence.replays}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -119,10 +119,11 @@ def _export(
     cited = _citations(files, f"{evidence_dir.parent.name}/{evidence_dir.name}/{kernel}/v{version}")
     qualified = qualifications(judged, architectures, cited)
     contract = assembly.assemble(judged.candidate, version, judged.evidences, judged.dispatched, qualified)
-    with staged_folder(kernels_dir, kernel, assembly.folder_files(contract, judged.candidate)) as staged:
+    exported = assembly.folder_files(contract, judged.candidate)
+    with staged_folder(kernels_dir, kernel, exported) as staged:
         fresh_process.check_alone(staged, contract)
         fresh_process.check_bits(staged, judged.candidate.path, captures, device)
-        with _published_evidence(evidence_dir / kernel, version, files):
+        with _published_evidence(evidence_dir / kernel, version, files, lambda: _holds(kernels_dir / kernel, exported)):
             put_in_place(staged, kernels_dir / kernel)
     return kernels_dir / kernel
 
@@ -183,8 +184,13 @@ def _one_line(text: str, limit: int = 400) -> str:
 
 
 @contextmanager
-def _published_evidence(folder: Path, version: int, files: Mapping[str, bytes]) -> Iterator[Path]:
-    """Evidence stands before the contract that cites it, and goes again when the contract does not come."""
+def _published_evidence(
+    folder: Path, version: int, files: Mapping[str, bytes], cited: Callable[[], bool]
+) -> Iterator[Path]:
+    """Evidence stands before the contract that cites it, and goes again when the contract does not come.
+
+    `cited` says whether it came: an interrupt after the swap must not take the evidence of a kernel in service.
+    """
     final = folder / f"v{version}"
     folder.mkdir(parents=True, exist_ok=True)
     remove_leftovers(folder)
@@ -193,8 +199,20 @@ def _published_evidence(folder: Path, version: int, files: Mapping[str, bytes]) 
     try:
         yield final
     except BaseException:
-        shutil.rmtree(final, ignore_errors=True)
+        if not cited():
+            shutil.rmtree(final, ignore_errors=True)
         raise
+
+
+def _holds(kernel: Path, files: Mapping[str, bytes]) -> bool:
+    """Whether the exported folder's contract is the one of this export."""
+    try:
+        return (kernel / "contract.json").read_bytes() == files["contract.json"]
+    except FileNotFoundError:
+        return False
+    except OSError:
+        # Evidence too many does no harm; a kernel without its evidence does.
+        return True
 
 
 __all__ = ["ARCHITECTURES", "SCRATCH_PREFIX", "Judged", "export_kernel", "judge", "next_version", "qualifications"]

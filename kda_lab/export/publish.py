@@ -11,6 +11,7 @@ removes what a killed one has left. The lock is on the package folder itself, so
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import fcntl
@@ -72,6 +73,8 @@ def staged_folder(parent: Path, name: str, files: Mapping[str, bytes]) -> Iterat
 def put_in_place(staged: Path, final: Path) -> None:
     """Move a staged folder to its final name in one step; what stood there is afterwards in the staged place.
 
+    Once it is in place nothing raises any more: a folder that cannot be synced to disk is in place all the same.
+
     Raises:
         ExportError: there is an old folder and the file system cannot swap two folders in one step.
     """
@@ -79,7 +82,8 @@ def put_in_place(staged: Path, final: Path) -> None:
         exchange(staged, final)
     else:
         staged.rename(final)
-    _sync_folder(final.parent)
+    with contextlib.suppress(OSError):
+        _sync_folder(final.parent)
 
 
 def exchange(first: Path, second: Path) -> None:

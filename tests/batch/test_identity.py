@@ -52,7 +52,7 @@ def test_capture_set_is_an_input_through_its_manifest(tmp_path: Path, make_noteb
     """A folder with a manifest counts as the file that hashes everything in it; other folders do not."""
     (tmp_path / "manifest.json").write_text("{}")
     found = identify(make_notebook(), {"a": str(tmp_path), "b": str(tmp_path.parent), "c": "x" * 5000, "d": "\0"}, {})
-    assert list(found.inputs) == ["a"]
+    assert list(found.inputs) == ["a", identity.CANDIDATES]
 
 
 def test_changed_code_is_judged_again(tmp_path: Path, make_notebook: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,3 +97,63 @@ def test_clear_removes_records_and_nothing_else(tmp_path: Path) -> None:
     (tmp_path / "notes.md").write_text("mine")
     clear(run)
     assert [p.name for p in tmp_path.iterdir()] == ["notes.md"]
+
+
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that counts as a checkout, with the working folder somewhere below it."""
+    root = tmp_path / "project"
+    for folder in ("kda_lab", "notebooks/candidates/op", "elsewhere"):
+        (root / folder).mkdir(parents=True)
+    (root / "kda_lab" / "runtime.py").touch()
+    monkeypatch.chdir(root / "elsewhere")
+    return root
+
+
+def test_edited_candidate_is_judged_again_although_named_by_stem(
+    tmp_path: Path, make_notebook: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A candidate that a list names by stem is hashed too: its edit makes a passed run stale."""
+    candidate = project(tmp_path, monkeypatch) / "notebooks" / "candidates" / "op" / "grouped.py"
+    candidate.write_text("first")
+    defaults = {"kernels": ["grouped"], "run_dir": ""}
+    notebook, run = make_notebook(), RunFolder.at(tmp_path / "run")
+    started(run, identify(notebook, defaults, {}), True)
+    assert already_passed(run, identify(notebook, defaults, {}))
+    candidate.write_text("second")
+    now = identify(notebook, defaults, {})
+    assert not already_passed(run, now)
+    check_same_run(run, now)
+
+
+def test_files_in_lists_and_below_the_project_are_inputs(
+    tmp_path: Path, make_notebook: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Paths start at the project, not at the working folder, also inside lists; text that is no path is none."""
+    root = project(tmp_path, monkeypatch)
+    (root / "data.bin").write_text("x")
+    found = identify(make_notebook(), {"a": "data.bin", "b": ["no", "data.bin"], "c": "x" * 600}, {})
+    assert list(found.inputs) == ["a", "b[1]"]
+
+
+@pytest.mark.parametrize("changed", ["device", "torch", "triton"])
+def test_pass_on_another_machine_does_not_count(
+    tmp_path: Path, make_notebook: Make, monkeypatch: pytest.MonkeyPatch, changed: str
+) -> None:
+    """A pass on a CPU, or under another torch or triton, never stops a run here."""
+    notebook, run = make_notebook(), RunFolder.at(tmp_path / "run")
+    started(run, identify(notebook, DEFAULTS, {}), True)
+    if changed == "device":
+        facts = {"type": "cuda", "name": "a GPU"}
+        monkeypatch.setattr(identity.runtime, "device_facts", lambda device: facts)
+    else:
+        versions = {**identity.runtime.versions(), changed: "0"}
+        monkeypatch.setattr(identity.runtime, "versions", lambda: versions)
+    now = identify(notebook, DEFAULTS, {})
+    assert not already_passed(run, now)
+    check_same_run(run, now)
+
+
+def test_device_that_is_not_there_is_left_to_the_notebook(make_notebook: Make) -> None:
+    """The identity of a run on an impossible device can be told; the run itself says what is wrong."""
+    found = identify(make_notebook(), {"device": "auto"}, {"device": "no such"})
+    assert found.machine["device_type"] == "no such" and found.machine["device_name"] == "unavailable"

@@ -154,3 +154,17 @@ def test_file_that_is_not_a_notebook(tmp_path: Path, content: str | None) -> Non
         path.write_text(content)
     with pytest.raises(ParameterError, match=r"notebook is .*x\.ipynb"):
         read_parameters(path)
+
+
+@pytest.mark.parametrize("text", ["b'x'", "{1, 2}", "1j", "1e999", "[1e999]", "...", "{[]: 1}"])
+def test_values_that_no_record_can_hold_are_refused(make_notebook: Make, text: str) -> None:
+    """Bytes, sets, complex and infinite numbers are Python literals, but parameters.json cannot hold them."""
+    with pytest.raises(ParameterError, match=r"line 2 of the parameters cell .*allowed: name = literal that JSON can"):
+        read_parameters(make_notebook(defaults=f'run_dir = ""\nrows = {text}'))
+
+
+@pytest.mark.parametrize("text", ["b'x'", "{1, 2}", "1j", "[1e999]", "Infinity"])
+def test_given_values_that_no_record_can_hold_are_refused(text: str) -> None:
+    """The same for a value that is given where the default allows any type."""
+    with pytest.raises(ParameterError, match=r"p is .*; allowed: "):
+        typed_value("p", text, None)

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import nbformat
 import pytest
@@ -187,3 +188,29 @@ def test_run_works_without_a_home(tmp_path: Path, make_notebook: Make) -> None:
     )
     assert done.returncode == PASSED, done.stderr
     assert not (tmp_path / "absent").exists()
+
+
+@pytest.mark.parametrize("content", ["[]", "null", "3", "folder"])
+def test_verdict_that_is_no_object_is_a_crash(
+    tmp_path: Path, make_notebook: Make, monkeypatch: pytest.MonkeyPatch, content: str
+) -> None:
+    """A verdict file of another JSON type, or a folder of that name, exits 3 with one line."""
+
+    def execute(*arguments: Any) -> runner.Finish:
+        verdict: Path = arguments[2].verdict
+        verdict.mkdir() if content == "folder" else verdict.write_text(content)
+        return runner.Finish(False, "")
+
+    monkeypatch.setattr(runner, "_execute", execute)
+    assert run_notebook(make_notebook(), {}, tmp_path / "run", report=False) == CRASHED
+    assert (tmp_path / "run" / "log.txt").read_text().startswith("verdict.json ")
+
+
+def test_out_that_cannot_be_written_is_refused(tmp_path: Path, make_notebook: Make) -> None:
+    """A path below a file, or a verdict that cannot be replaced, is a wrong parameter and no traceback."""
+    (tmp_path / "file").touch()
+    with pytest.raises(ParameterError, match=r"out is .*; allowed: a folder that the run can write its files into"):
+        run_notebook(make_notebook(), {}, tmp_path / "file" / "run")
+    (tmp_path / "run" / "verdict.json").mkdir(parents=True)
+    with pytest.raises(ParameterError, match="allowed: a folder that the run can write its files into"):
+        run_notebook(make_notebook(), {}, tmp_path / "run", resume=False)

@@ -87,6 +87,15 @@ def test_a_module_whose_own_import_is_missing_shows_that_error(tmp_path: Any, mo
         resolve("broken_example.function")
 
 
+@pytest.mark.parametrize("name", ["method", "static", "made"])
+def test_a_method_of_an_object_is_the_bound_one(module: ModuleType, name: str) -> None:
+    """It is called as the host calls it, without `self`; the object itself does not hold it."""
+    module.item = Child()  # type: ignore[attr-defined]
+    found = resolve(f"tapped_example.item.{name}")
+    assert (found.owner, found.own, found.bound_first) == (module.item, False, False)
+    assert found.function(5) == 5 and found.wrapping(found.function) is found.function
+
+
 def test_arguments_get_their_names_and_defaults() -> None:
     """Positional, keyword, default, rest and extra arguments are all named."""
 

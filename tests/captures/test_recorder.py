@@ -14,11 +14,13 @@ import torch
 
 from kda_lab.captures.recorder import About, install_from_environment, record
 from kda_lab.captures.store import CaptureSet
-from kda_lab.errors import ParameterError
+from kda_lab.errors import CaptureError, ParameterError
 
 
 class Layer:
     """Holds methods to be tapped."""
+
+    __slots__ = ()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x * 2
@@ -34,6 +36,12 @@ class Layer:
 
 class Derived(Layer):
     """Inherits everything."""
+
+
+class Slotted(Layer):
+    """Takes no new attribute."""
+
+    __slots__ = ()
 
 
 def scale_rows(x: torch.Tensor, scale: float = 2.0, config: object = None) -> torch.Tensor:
@@ -144,6 +152,67 @@ def test_methods_of_every_kind_are_tapped_and_restored(
     assert tap.statistics.recorded == 1
     assert list(CaptureSet.open(tap.path).load("r0-000000").call.inputs) == ["x"]
     assert {n: dict(vars(c)) for n, c in (("Layer", Layer), ("Derived", Derived))} == before
+
+
+@pytest.mark.parametrize("name", ["forward", "double", "name_of", "own"])
+def test_methods_of_an_object_are_tapped_and_restored(host: ModuleType, tapping: Tapping, name: str) -> None:
+    """A module-level object keeps its behaviour under the tap, and is as it was after it."""
+    host.item = Derived()  # type: ignore[attr-defined]
+    host.item.own = Layer().forward
+    before, expected = dict(vars(host.item)), getattr(host.item, name)(torch.ones(2))
+    with tapping(f"item.{name}") as tap:
+        assert str(getattr(host.item, name)(torch.ones(2))) == str(expected)
+    assert (tap.statistics.recorded, tap.statistics.failed) == (1, 0)
+    assert list(CaptureSet.open(tap.path).load("r0-000000").call.inputs) == ["x"]
+    assert vars(host.item) == before
+
+
+def test_an_attribute_that_cannot_be_replaced_is_refused(host: ModuleType, tapping: Tapping) -> None:
+    """An object with slots takes no wrapper."""
+    host.item = Slotted()  # type: ignore[attr-defined]
+    with pytest.raises(ParameterError, match=r"target is host_program.item.forward \(.*an attribute that can be rep"):
+        tapping("item.forward").__enter__()
+
+
+def test_a_folder_that_is_recorded_into_is_refused_at_entry(host: ModuleType, tapping: Tapping) -> None:
+    """Nothing is tapped then; afterwards the folder is free."""
+    with tapping("scale_rows") as tap:
+        host.scale_rows(torch.ones(2))
+        with pytest.raises(CaptureError, match="is recording into; allowed: a folder with one writer"):
+            tapping("overwrite").__enter__()
+        assert host.overwrite is overwrite
+    with tapping("scale_rows") as again:
+        host.scale_rows(torch.zeros(2))
+    assert (tap.statistics.recorded, again.statistics.recorded) == (1, 1)
+
+
+def test_a_second_tap_that_began_before_the_first_wrote_only_counts(
+    host: ModuleType, tapping: Tapping, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its host goes on, its failure is counted and logged, and the first tap's set stays whole."""
+    with tapping("scale_rows") as one, tapping("overwrite") as two:
+        for value in range(2):
+            host.scale_rows(torch.full((2,), float(value)))
+            host.overwrite(torch.ones(2), torch.ones(2))
+    assert (one.statistics.recorded, one.statistics.failed) == (2, 0)
+    assert (two.statistics.recorded, two.statistics.failed) == (0, 2)
+    assert "a folder with one writer" in two.statistics.last_failure and "is recording into" in caplog.text
+    captures = CaptureSet.open(one.path)
+    assert len(captures.names()) == 2 and captures.verify() == []
+
+
+def test_a_call_that_outlasts_the_recording_is_kept_and_leaves_the_folder_free(
+    host: ModuleType, tapping: Tapping
+) -> None:
+    """The block may end while another thread is inside the target."""
+    context = tapping("ends")
+    host.ends = lambda x: context.__exit__(None, None, None) or x  # type: ignore[attr-defined]
+    tap = context.__enter__()
+    host.ends(torch.ones(2))
+    assert tap.statistics.recorded == 1
+    with tapping("scale_rows") as again:
+        host.scale_rows(torch.zeros(2))
+    assert again.statistics.recorded == 1
 
 
 def test_every_nth_call_is_recorded_the_first_included(host: ModuleType, tapping: Tapping) -> None:
@@ -261,6 +330,27 @@ def test_a_limit_below_one_is_refused(host: ModuleType, tapping: Tapping, name: 
     ):
         pass
     assert host.scale_rows is scale_rows
+
+
+@pytest.mark.parametrize("name", ["every", "max_bytes"])
+@pytest.mark.parametrize("value", ["2", 1.5, True, None])
+def test_a_limit_that_is_no_int_is_refused(host: ModuleType, tapping: Tapping, name: str, value: Any) -> None:
+    """True is no number of calls, and text fails here and not at the first call."""
+    with pytest.raises(ParameterError, match=f"{name} is {value!r}; allowed: an int of at least 1"):
+        tapping("scale_rows", **{name: value}).__enter__()
+    assert host.scale_rows is scale_rows
+
+
+@pytest.mark.parametrize("failure", ["ValueError('v')", "TypeError()", "AssertionError()", "SystemExit(3)"])
+def test_a_target_whose_import_fails_in_any_way_is_logged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, failure: str
+) -> None:
+    """The host must start, whatever the module named by the variable raises."""
+    (tmp_path / "failing_program.py").write_text(f"raise {failure}")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("KDA_LAB_CAPTURE", f"failing_program.run=test.op:{tmp_path / 'live'}")
+    assert install_from_environment() is None
+    assert f"nothing is recorded: {failure.split('(')[0]}" in caplog.text
 
 
 def test_the_environment_variable_installs_a_tap(

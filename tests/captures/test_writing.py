@@ -109,8 +109,24 @@ def test_a_writer_continues_its_folder_and_refuses_another_op(tmp_path: Path, pl
     assert CaptureSet.open(tmp_path / "live").manifest.note == "first"
     with pytest.raises(CaptureError, match="name is 'b'; allowed: a name that the set does not hold yet"):
         again.add(plain("b"))
-    with pytest.raises(CaptureError, match=r"op is 'other.op'; allowed: 'test.op', the op of "):
-        SetWriter(tmp_path / "live", "other.op")
+    again.close()
+    for _ in range(2):
+        with pytest.raises(CaptureError, match=r"op is 'other.op'; allowed: 'test.op', the op of "):
+            SetWriter(tmp_path / "live", "other.op")
+
+
+def test_a_second_writer_of_a_folder_is_refused(tmp_path: Path, plain: Draft) -> None:
+    """The first goes on and its set stays whole; once it is closed it adds nothing more, and the second may."""
+    first = SetWriter(tmp_path / "live", "test.op")
+    with pytest.raises(CaptureError, match=r"directory is '.*live', which process \d+ is recording into; allowed: a "):
+        SetWriter(tmp_path / "live", "test.op")
+    first.add(plain("a"))
+    first.close()
+    with pytest.raises(CaptureError, match="writer is closed, or of the process this one was forked from; allowed: "):
+        first.add(plain("b"))
+    SetWriter(tmp_path / "live", "test.op").add(plain("c"))
+    captures = CaptureSet.open(tmp_path / "live")
+    assert captures.names() == ["a", "c"] and captures.verify() == []
 
 
 def test_a_writer_leaves_out_what_passes_the_limit(tmp_path: Path, plain: Draft) -> None:

@@ -15,7 +15,7 @@ from kda_lab.contracts.model import Contract
 BF16 = {"dtypes": ["bfloat16"], "alignment_bytes": 16}
 CU = {"dtypes": ["int32"], "shape": ["B+1"]}
 BATCHES = {"minimum": 1, "maximum": 128}
-EVIDENCE = {"path": "reports/evidence/one.json", "sha256": "0" * 64}
+EVIDENCE = {"path": "reports/evidence/grouped/v3/sm121.json", "sha256": "0" * 64}
 CONTRACT: dict[str, Any] = {
     "contract_version": 1,
     "version": 3,

@@ -93,3 +93,12 @@ def test_capability_is_that_of_the_first_cuda_tensor(monkeypatch: pytest.MonkeyP
     assert facts.capability == (12, 1)
     assert asked == [torch.device("cuda", 3)]
     assert facts.tensors["w"].device == "cuda:3"
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
+def test_a_nested_tensor_is_foreign(layout: torch.layout) -> None:
+    """It has no one shape, whatever layout it claims, and asking for it must not raise."""
+    nested = torch.nested.nested_tensor([torch.zeros(2, 3), torch.zeros(4, 3)], layout=layout)
+    facts = call_facts(SPEC, {"x": nested, "w": torch.zeros(3)}, {"factor": 2})
+    assert (facts.foreign, list(facts.tensors)) == ({"x": "a nested tensor"}, ["w"])

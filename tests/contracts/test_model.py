@@ -49,6 +49,18 @@ REFUSED: dict[str, tuple[str, Any, str]] = {
     "raise-with-chain": ("fallback", {"kind": "raise", "chain": ["a"]}, "a chain has names, a raise none"),
     "chain-without-names": ("fallback", {"kind": "chain"}, "a chain has names, a raise none"),
     "qualified-without-evidence": ("architectures.0.evidence", None, "12.1 is qualified without evidence"),
+    "evidence-of-another-architecture": (
+        "architectures.0.evidence.path",
+        "reports/evidence/grouped/v3/sm120.json",
+        "'reports/evidence/grouped/v3/sm120.json'; allowed: a file called sm121.json",
+    ),
+    "dispatched-wider-range": (
+        "dispatched.0.axes.B.maximum",
+        129,
+        "a dispatched rule is {.*'maximum': 129}}; allowed: one that lies within one callable rule",
+    ),
+    "dispatched-between-two-rules": ("dispatched.0.axes.HKV", 1, "allowed: one that lies within one callable rule"),
+    "dispatched-free-axis": ("dispatched.0.axes", {"HQ": 24, "HKV": 2}, "one that lies within one callable rule"),
     "refused-without-note": ("architectures.2.note", "", "10.0 is refused without a note"),
     "architecture-twice": (
         "architectures.1.capability",
@@ -112,3 +124,50 @@ def test_published_schema_accepts_a_contract_and_refuses_a_broken_one(make_contr
     del values["sources"]
     with pytest.raises(jsonschema.ValidationError, match="'sources' is a required property"):
         jsonschema.validate(values, schema)
+
+
+CITED = {"path": "reports/evidence/grouped/v3/sm121.json", "sha256": "0" * 64}
+
+
+@pytest.mark.parametrize("changes", [{}, {"path": "reports/evidence/grouped/v3/sm120.json"}, {"sha256": "2" * 64}])
+def test_two_architectures_citing_one_evidence_are_refused(
+    make_contract: Callable[..., Contract], changes: dict[str, str]
+) -> None:
+    """Neither one file nor one content was recorded on two kinds of hardware."""
+    both = [
+        {"capability": [12, 1], "status": "qualified", "evidence": CITED},
+        {"capability": [12, 0], "status": "compiled", "evidence": {**CITED, **changes}},
+    ]
+    with pytest.raises(ValidationError, match=r"architectures' evidence names '.*' twice; allowed: once"):
+        make_contract(architectures=both)
+
+
+RANGE = {"minimum": 2, "maximum": 4}
+
+
+@pytest.mark.parametrize(
+    ("narrow", "wide", "within"),
+    [
+        (3, RANGE, True),
+        (5, RANGE, False),
+        ([2, 4], RANGE, True),
+        ([2, 5], RANGE, False),
+        (RANGE, [1, 2, 3, 4], True),
+        (RANGE, [2, 4], False),
+        ({"minimum": 1, "maximum": 10**12}, [1, 2], False),
+        ({"minimum": 24, "maximum": 24}, 24, True),
+        ([24, 24], 24, True),
+        ([24, 25], 24, False),
+        (24, [12, 24], True),
+    ],
+)
+def test_a_dispatched_value_lies_within_the_callable_one(
+    make_contract: Callable[..., Contract], narrow: Any, wide: Any, within: bool
+) -> None:
+    """Numbers, lists and ranges are compared with each other as sets of extents."""
+    rules = {"callable": [{"axes": {"B": wide}}], "dispatched": [{"axes": {"B": narrow, "HQ": 24}}]}
+    if within:
+        assert make_contract(**rules).dispatched[0].axes["HQ"] == 24
+        return
+    with pytest.raises(ValidationError, match="one that lies within one callable rule"):
+        make_contract(**rules)

@@ -124,12 +124,12 @@ REJECTED: dict[str, tuple[Change, str, str]] = {
     "scale-nan": (
         lambda c, f: c.scalars(f, softmax_scale=float("nan")),
         "softmax_scale",
-        "softmax_scale is nan; allowed: a finite float >= 0 or None.",
+        "softmax_scale is nan; allowed: a finite FP32 value >= 0 or None.",
     ),
     "scale-infinite": (
         lambda c, f: c.scalars(f, softmax_scale=float("inf")),
         "softmax_scale",
-        "softmax_scale is inf; allowed: a finite float >= 0 or None.",
+        "softmax_scale is inf; allowed: a finite FP32 value >= 0 or None.",
     ),
     "scalar-unknown": (
         lambda c, f: c.scalars(f, window=7),
@@ -320,7 +320,7 @@ def test_an_axis_that_no_tensor_shows_fails_closed(
 ) -> None:
     """A rule about an axis of an optional tensor refuses the call when that tensor is absent."""
     tensors = {**contract_values["tensors"], "bias": {"dtypes": ["float32"], "shape": ["BIAS"], "optional": True}}
-    ruled = make_contract(tensors=tensors, callable=[{"axes": {"BIAS": 24}}])
+    ruled = make_contract(tensors=tensors, callable=[{"axes": {"BIAS": 24}}], dispatched=[])
     (reason,) = check(ruled, calls.good()).reasons
     assert str(reason) == "BIAS is unknown; allowed: 24. No tensor of the call shows the axis BIAS."
     facts = calls.good()
@@ -355,3 +355,11 @@ def test_a_forced_kernel_may_run_in_the_mended_interpreter(contract: Contract, c
     assert any(r.field.endswith(".device") for r in check(contract, interpreted, "dispatched").reasons)
     plain = replace(interpreted, interpreted=False)
     assert any(r.field.endswith(".device") for r in check(contract, plain, "callable").reasons)
+
+
+@pytest.mark.parametrize("value", [3.4028234663852889e38, -1e39, 1e300, 10**39, -(10**400)])
+def test_a_float_beyond_fp32_is_refused(contract: Contract, calls: Any, value: float) -> None:
+    """A scale that FP32 rounds to infinity is refused; the largest FP32 value is not."""
+    assert check(contract, calls.scalars(calls.good(), softmax_scale=3.4028234663852886e38))
+    (reason,) = check(contract, calls.scalars(calls.good(), softmax_scale=value)).reasons
+    assert (reason.field, reason.allowed) == ("softmax_scale", "a finite FP32 value >= 0 or None")

@@ -54,7 +54,11 @@ CONTRACT: dict[str, Any] = {
     "compile_units": [],
     "provenance": {"task": "none", "author": "tests", "commit": "unknown", "run": "none", "kda_lab": "0"},
     "architectures": [
-        {"capability": [9, 0], "status": "qualified", "evidence": {"path": "evidence.json", "sha256": "0" * 64}},
+        {
+            "capability": [9, 0],
+            "status": "qualified",
+            "evidence": {"path": "reports/evidence/alpha/v1/sm90.json", "sha256": "0" * 64},
+        },
         {"capability": [12, 0], "status": "compiled"},
     ],
     "tolerances": [],

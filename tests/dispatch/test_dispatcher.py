@@ -131,8 +131,8 @@ def test_two_matches_are_an_error_that_names_both(write_kernel: Write, run: Run,
 
 def test_two_kernels_share_an_op_by_shape(write_kernel: Write, run: Run) -> None:
     """Kernels with disjoint dispatched shapes serve one op together."""
-    write_kernel("small", dispatched=[{"axes": {"T": {"minimum": 1, "maximum": 4}}}])
-    write_kernel("large", dispatched=[{"axes": {"T": {"minimum": 5, "maximum": 64}}}])
+    write_kernel("small", dispatched=[{"axes": {"D": 8, "T": {"minimum": 1, "maximum": 4}}}])
+    write_kernel("large", dispatched=[{"axes": {"D": 8, "T": {"minimum": 5, "maximum": 64}}}])
     assert [run(rows=rows) for rows in (1, 4, 5, 64)] == ["small", "small", "large", "large"]
 
 
@@ -168,10 +168,21 @@ def test_unknown_forced_kernel_lists_the_names(write_kernel: Write, run: Run) ->
 
 
 def test_a_forced_name_that_is_no_string_is_refused(write_kernel: Write, run: Run) -> None:
-    """A list in place of a name is named as given, not a crash of the cache."""
+    """A list in place of a name is refused by its type, not a crash of the cache."""
     write_kernel("alpha")
-    with pytest.raises(ParameterError, match=r"kernel is \['alpha'\]; allowed: 'alpha'\."):
+    with pytest.raises(ParameterError, match=r"kernel is a list; allowed: 'alpha'\."):
         run(kernel=["alpha"])
+
+
+@pytest.mark.parametrize(
+    ("kernel", "given"), [(10**5000, "an int of 16610 bits"), ("a" * 10**6, "'aaa")], ids=["int", "text"]
+)
+def test_a_forced_name_of_any_size_is_shown_short(write_kernel: Write, run: Run, kernel: Any, given: str) -> None:
+    """The message names what was given in a few words; Python refuses to print such an int."""
+    write_kernel("alpha")
+    with pytest.raises(ParameterError, match=f"kernel is {given}") as caught:
+        run(kernel=kernel)
+    assert len(str(caught.value)) < 200
 
 
 def test_environment_forces_a_kernel(write_kernel: Write, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -71,6 +71,37 @@ def test_changed_property_is_judged_anew(case: str, write_kernel: Write, run: Ru
     assert run() == "alpha"
 
 
+class Proxy:
+    """Answers like the tensor it holds, and is none."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor = tensor
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.tensor, name)
+
+
+def test_a_proxy_of_a_tensor_never_shares_its_selection(write_kernel: Write, run: Run) -> None:
+    """A proxy is refused after a good call, and a good call runs after a proxy was refused."""
+    write_kernel("alpha")
+    good = placed(4, 8)
+    for _ in range(2):
+        with pytest.raises(ContractError, match=r"x is a Proxy; allowed: a strided torch\.Tensor"):
+            run(x=Proxy(good))
+        assert run(x=good) == "alpha"
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
+def test_a_nested_tensor_is_refused_each_time(write_kernel: Write, run: Run, layout: torch.layout) -> None:
+    """It is named as what it is, not an error from inside torch."""
+    write_kernel("alpha")
+    nested = torch.nested.nested_tensor([torch.zeros(2, 8), torch.zeros(4, 8)], layout=layout)
+    for _ in range(2):
+        with pytest.raises(ContractError, match=r"x is a nested tensor; allowed: a strided torch\.Tensor"):
+            run(x=nested)
+
+
 def test_devices_are_part_of_the_key(dispatcher: Dispatcher, spec: OpSpec) -> None:
     """Two tensors that differ only in their device have different keys."""
     tensors = placed(4, 8), torch.zeros(4, 8, dtype=torch.bfloat16, device="meta")

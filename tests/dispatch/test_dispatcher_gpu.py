@@ -21,8 +21,9 @@ SOURCE = "import torch\n\n\ndef scale(x, w, *, factor, out):\n    return torch.m
 @pytest.fixture
 def served(write_kernel: Callable[..., Path]) -> Dispatcher:
     """A dispatcher that asks the real device, with a kernel qualified for exactly its capability."""
-    evidence = {"path": "evidence.json", "sha256": "0" * 64}
-    architecture = {"capability": runtime.capability("cuda"), "status": "qualified", "evidence": evidence}
+    major, minor = runtime.capability("cuda") or (0, 0)
+    evidence = {"path": f"reports/evidence/alpha/v1/sm{major}{minor}.json", "sha256": "0" * 64}
+    architecture = {"capability": (major, minor), "status": "qualified", "evidence": evidence}
     folder = write_kernel("alpha", source=SOURCE, architectures=[architecture])
     return Dispatcher(folder.parent)
 

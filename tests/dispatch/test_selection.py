@@ -100,3 +100,15 @@ def test_selection_needs_no_tensor(
     folders = read_contracts(tmp_path / "kernels")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: 1 / 0)
     assert choose("toy.scale", folders, FACTS, Settings()).kernel == "alpha"
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [("KDA_LAB_DISPATCHED", "Did you mean KDA_LAB_DISPATCH?"), ("KDA_LAB_ZZZ___999", "Unset it.")],
+)
+def test_a_misspelt_variable_is_refused(monkeypatch: pytest.MonkeyPatch, name: str, remedy: str) -> None:
+    """A switch that nobody reads would be silently without effect; the nearest known name is the remedy."""
+    monkeypatch.setenv(name, "off")
+    with pytest.raises(ParameterError, match=f"environment variable is '{name}'; allowed: KDA_LAB_KERNEL, .*") as found:
+        read_settings()
+    assert str(found.value).endswith(remedy)

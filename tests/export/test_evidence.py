@@ -198,3 +198,33 @@ def test_evidence_too_large_to_commit_is_refused(
     one = only(collect([write_run(records.verify())], toy))
     with pytest.raises(ExportError, match=r"sm90 evidence bytes is \d+; allowed: at most 100"):
         consolidated(one, toy)
+
+
+def stress(records: Any, **changes: Any) -> Record:
+    keys = ("op", "capture", "capture_sha256", "arm", "role", "source_sha256", "provenance")
+    replay = records.replay("tp2-B1-short")
+    sound = {"launches": 100, "differing": 0, "nonzero_state": {}, "failure": "", "passed": True}
+    return {"kind": "stress", **{k: replay[k] for k in keys}, **sound, **changes}
+
+
+def test_stress_is_judged_with_the_replays(write_run: WriteRun, records: Any, toy: Candidate) -> None:
+    """A sound stress is kept; one that differs is refused, whether its record admits the failure or not."""
+    one = only(collect([write_run([*records.verify(), stress(records)])], toy))
+    assert len(one.stresses) == 1
+    check_replays(one, hashes(records))
+    lying = only(collect([write_run([*records.verify(), stress(records, differing=3)])], toy))
+    with pytest.raises(
+        ExportError, match=r"export\.replays: sm90: fail: .*toy_candidate on tp2-B1-short: stress failed"
+    ):
+        check_replays(lying, hashes(records))
+    with pytest.raises(ExportError, match=r"run: stress of toy_candidate\.py failed on tp2-B1-short"):
+        collect([write_run([*records.verify(), stress(records, differing=3, passed=False)])], toy)
+
+
+def test_lax_limit_in_a_record_stops_the_export(write_run: WriteRun, records: Any, toy: Candidate) -> None:
+    """The replay gate holds each recorded limit against the op's gates."""
+    verify = records.verify()
+    verify[0]["checks"][1].update(limit=1.0, value=0.5)
+    one = only(collect([write_run(verify)], toy))
+    with pytest.raises(ExportError, match=r"limit of error_fp32 is 1\.0; allowed: at most 0\.005"):
+        check_replays(one, hashes(records))

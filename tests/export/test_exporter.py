@@ -209,6 +209,25 @@ def test_failure_after_staging_leaves_the_old_version(
     assert [p.name for p in site.kernels.iterdir()] == ["toy_decode"]
 
 
+def test_interrupt_after_the_swap_keeps_the_evidence(
+    site: Site, run: RunFolder, quick: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kernel that is in place keeps the evidence that its contract cites, whatever is raised afterwards."""
+    real = exporter.put_in_place
+
+    def interrupted(staged: Path, final: Path) -> None:
+        real(staged, final)
+        if final == site.kernel:
+            raise KeyboardInterrupt
+
+    site.export([run])
+    monkeypatch.setattr(exporter, "put_in_place", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        site.export([run])
+    assert load_kernel(site.kernel).contract.version == 2
+    assert (site.evidence / "toy_decode" / "v2" / "sm90.json").is_file()
+
+
 def test_version_skips_evidence_of_a_removed_kernel(tmp_path: Path) -> None:
     """Evidence that is already there is never written over, even when the kernel's folder is gone."""
     (tmp_path / "evidence" / "v3").mkdir(parents=True)

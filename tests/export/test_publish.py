@@ -115,3 +115,16 @@ def test_leftovers_of_killed_exports_are_removed(tmp_path: Path) -> None:
     (tmp_path / "__init__.py").touch()
     assert remove_leftovers(tmp_path) == [f"{SCRATCH_PREFIX}abc"]
     assert sorted(p.name for p in tmp_path.iterdir()) == ["__init__.py", "toy"]
+
+
+def test_folder_that_cannot_be_synced_is_in_place_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the swap a failing sync of the parent folder is no failure of the export."""
+
+    def fail(folder: Path) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(publish, "_sync_folder", fail)
+    for text in (b"1", b"2"):
+        with staged_folder(tmp_path, "toy", {"a.txt": text}) as staged:
+            put_in_place(staged, tmp_path / "toy")
+    assert held(tmp_path / "toy") == {"2"}

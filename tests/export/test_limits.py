@@ -1,0 +1,75 @@
+"""Limits in replay records: recomputed from the op's gates, never laxer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kda_lab.errors import ExportError
+from kda_lab.export.limits import TOLERANCE, check_limits
+from kda_lab.ops.registry import load_op
+
+
+@pytest.fixture
+def replay(records: Any) -> dict[str, Any]:
+    found: dict[str, Any] = records.replay("tp2-B1-short")
+    return found
+
+
+def check(replay: dict[str, Any], name: str) -> dict[str, Any]:
+    (found,) = [c for c in replay["checks"] if c["name"] == name]
+    return found
+
+
+@pytest.mark.parametrize("name", ["error_fp32", "row_max"])
+def test_limit_may_be_what_the_gates_give_and_no_more(replay: dict[str, Any], name: str) -> None:
+    """The recomputed limit is accepted, also where the floor raised it; anything above it is refused."""
+    replay["errors"] |= {"floor": 0.006, "floor_row_max": 0.01}
+    limits = load_op(replay["op"]).gates.limits("synthetic", 0.006, 0.01)
+    largest = {"error_fp32": limits.error, "row_max": limits.row_max}[name]
+    check(replay, name)["limit"] = largest
+    check_limits(replay)
+    check(replay, name)["limit"] = largest + 10 * TOLERANCE
+    with pytest.raises(ExportError, match=rf"export\.replays: toy_candidate on tp2-B1-short: limit of {name} is "):
+        check_limits(replay)
+
+
+@pytest.mark.parametrize("name", ["launch", "guards", "repeat_bits", "state_zero"])
+def test_exact_checks_allow_nothing(replay: dict[str, Any], name: str) -> None:
+    """A count that must be zero cannot be given room by its record."""
+    check(replay, name)["limit"] = 1e9
+    with pytest.raises(ExportError, match=rf"limit of {name} is 1000000000\.0; allowed: at most 0"):
+        check_limits(replay)
+
+
+@pytest.mark.parametrize(("field", "value"), [("value", "0"), ("value", False), ("limit", True), ("limit", 1e999)])
+def test_values_and_limits_are_numbers(replay: dict[str, Any], field: str, value: object) -> None:
+    """Text, booleans and infinity are compared with nothing."""
+    check(replay, "error_fp32")[field] = value
+    with pytest.raises(ExportError, match=rf"{field} of error_fp32 is .*; allowed: a finite number"):
+        check_limits(replay)
+
+
+def test_check_named_twice_is_refused(replay: dict[str, Any]) -> None:
+    """A passed check cannot hide a failed one of the same name."""
+    replay["checks"].append(dict(check(replay, "guards")))
+    with pytest.raises(ExportError, match="check guards is 2 times; allowed: once"):
+        check_limits(replay)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"errors": {}}, "allowed: finite floors"),
+        ({"errors": {"floor": -1.0}}, "floor is -1.0"),
+        ({"capture_kind": "imagined"}, "kind is 'imagined'"),
+        ({"op": "no.such"}, "op is 'no.such'"),
+    ],
+)
+def test_limits_that_cannot_be_recomputed_are_refused(
+    replay: dict[str, Any], change: dict[str, Any], words: str
+) -> None:
+    """Without a floor, a known kind and a known op there is nothing to hold a limit against."""
+    with pytest.raises(ExportError, match=rf"export\.replays: toy_candidate on .*{words}"):
+        check_limits({**replay, **change})
