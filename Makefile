@@ -15,12 +15,17 @@ $(VENV)/ready: pyproject.toml $(LOCK)
 	$(BIN)/python -m pip install --quiet $(if $(LOCK),--requirement $(LOCK)) --editable '.[dev,capture]'
 	touch $@
 
+# Without a GPU nothing is timed, so the export runs beside the replay.
+BESIDE := $(if $(shell command -v nvidia-smi),;,&)
+
 demo: $(VENV)/ready
 	$(BIN)/kda-lab doctor
-	$(BIN)/kda-lab run notebooks/20_replay_qsa.ipynb --out reports/local/demo
-	$(BIN)/kda-lab run notebooks/50_export.ipynb --out reports/local/demo-export
+	@mkdir -p build; echo "export: log in build/demo-export.log"; \
+	$(BIN)/kda-lab run notebooks/50_export.ipynb --out reports/local/demo-export > build/demo-export.log 2>&1 $(BESIDE) \
+	$(BIN)/kda-lab run notebooks/20_replay_qsa.ipynb --out reports/local/demo; wait
 	$(BIN)/kda-lab kernels list
-	@echo "Open reports/local/demo/index.html"
+	$(BIN)/kda-lab runs reports/local/demo reports/local/demo-export reports/h200-replay-qsa reports/h200-sweep-qsa
+	@echo "Open reports/local/demo/index.html; times recorded on an H200: reports/h200-replay-qsa/index.html"
 
 test: $(VENV)/ready
 	$(BIN)/python -m pytest tests

@@ -234,6 +234,19 @@ def write_reports(
 
 
 @app.command()
+def runs(folders: Annotated[list[Path], typer.Argument(help="Run folders.")]) -> None:
+    """Verdicts and pages of runs in one table; exit code 1 unless all passed."""
+    from kda_lab.report.overview import verdicts  # lazy: matplotlib
+
+    found = verdicts(folders)
+    shown = table("Verdicts", "run", "verdict", "why", "page")
+    for run in found:
+        shown.add_row(run.run, run.word, run.sentence, run.page)
+    show(shown)
+    raise typer.Exit(0 if all(run.passed for run in found) else 1)
+
+
+@app.command()
 def judge(
     run: Annotated[Path, typer.Argument(help="Folder of a finished replay or sweep.")],
     because: Annotated[str, typer.Option(help="Why it is judged again; becomes part of the verdict's sentence.")],

@@ -246,3 +246,13 @@ def test_option_twice_is_refused() -> None:
     """A name given twice would hide one of its values."""
     with pytest.raises(ParameterError, match="each name once"):
         cli.pairs(["a=1", "a=2"], "-p")
+
+
+def test_runs_shows_verdicts_and_fails_unless_all_passed(tmp_path: Path) -> None:
+    """One table; exit code 1 as soon as one run did not pass."""
+    for name, passed in (("good", True), ("bad", False)):
+        write_json(RunFolder.at(tmp_path / name).verdict, {"passed": passed, "sentence": "", "evidence": {}})
+    found = run("runs", str(tmp_path / "good"))
+    assert (found.exit_code, "PASSED" in found.output) == (0, True)
+    found = run("runs", str(tmp_path / "good"), str(tmp_path / "bad"))
+    assert (found.exit_code, "FAILED" in found.output) == (1, True)
