@@ -24,8 +24,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "gpu" in item.keywords and not torch.cuda.is_available():
             item.add_marker(no_gpu)
-        if "capture" in item.keywords and not has_extra:
-            item.add_marker(no_extra)
+        if "capture" in item.keywords:
+            # A small model reads 8192 tokens on whatever CPU there is.
+            item.add_marker(pytest.mark.timeout(1200))
+            if not has_extra:
+                item.add_marker(no_extra)
 
 
 @pytest.fixture(autouse=True)
