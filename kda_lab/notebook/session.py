@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +29,7 @@ from kda_lab.report.style import Picture
 from kda_lab.run_folder import RunFolder, write_json
 from kda_lab.timing.protocol import Protocol
 from kda_lab.timing.rows import TimingRun, time_rows
+from kda_lab.timing.statistics import RowResult
 from kda_lab.verify.sweep import ReplayRun, run_replays, run_stress
 from kda_lab.verify.verdict import Verdict, judge
 
@@ -234,9 +234,10 @@ class Session:
         Args:
             because: why finished records are judged again; it becomes part of the sentence.
         """
-        found = judge(self._records().verify)
-        times, failures = self._timing_findings()
-        evidence = {**found.evidence, "timed_rows": len({r.row for r in self._comparisons().rows})}
+        records = self._records()
+        found, rows = judge(records.verify), compare(records).rows
+        times, failures = self._timing_findings(records, rows)
+        evidence = {**found.evidence, "timed_rows": len({r.row for r in rows})}
         sentence = found.sentence.split(": ", 1)[1]
         verdict = found
         if found.word != "ambiguous":
@@ -246,14 +247,14 @@ class Session:
         print(verdict.sentence)  # noqa: T201
         return verdict
 
-    def _timing_findings(self) -> tuple[str, list[str]]:
+    def _timing_findings(self, records: RunRecords, rows: Sequence[RowResult]) -> tuple[str, list[str]]:
         """One phrase on the times, and what about them fails the run."""
-        mine = [r for r in self._comparisons().rows if r.role == "candidate"]
+        mine = [r for r in rows if r.role == "candidate"]
         if not mine:
             return self._why_not_timed(), []
         failures = [f"{r.arm} on {r.row}: {r.state or 'not timed'}, {r.reason}" for r in mine if r.state != "cold"]
         failures += [f"{r.arm} on {r.row}: slower, {r.ratio:.3g}x" for r in mine if r.verdict == "slower"]
-        for record in self._records().trials:
+        for record in records.trials:
             wanted = self.kernels_per_call.get(record["arm"])
             ran = sum((record.get("kernels") or {}).values())
             if record["role"] == "candidate" and wanted is not None and ran != wanted:
@@ -271,11 +272,11 @@ class Session:
     def _candidate(self, rows: Sequence[Any]) -> str:
         return next(r.arm for r in rows if r.role == "candidate")
 
-    def _timing_figure(self, draw: Any) -> Picture | str:
+    def _timing_figure(self, draw: Callable[..., Picture]) -> Picture | str:
         rows = self._comparisons().rows
         if not rows:
             return self._why_not_timed()
-        return partial(draw, rows, candidate=self._candidate(rows))(foot=foot(self._records()))
+        return draw(rows, candidate=self._candidate(rows), foot=foot(self._records()))
 
     def _why_not_timed(self) -> str:
         return self.timed.reason if self.timed and self.timed.reason else NO_TIMES
