@@ -41,6 +41,8 @@ class OpSpec:
     """Ordered names of what runs when no contract matches; empty: the call raises."""
     refusal: str = "unsupported call"
     """Words that open the error when nothing may run."""
+    dtypes: tuple[str, ...] = ()
+    """Scalars that are torch dtypes; a `Call` and a capture hold their names: `bfloat16`."""
 
     @property
     def folder(self) -> str:
