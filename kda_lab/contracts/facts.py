@@ -41,16 +41,29 @@ class TensorFacts:
     @property
     def contiguous(self) -> bool:
         """Row-major without gaps; the stride of an axis of extent 1 does not matter."""
-        if len(self.strides) != len(self.shape):
+        return _dense(self.shape, self.strides)
+
+    @property
+    def transposed(self) -> bool:
+        """Row-major without gaps once the last two dimensions are swapped; false below two dimensions."""
+        if len(self.strides) != len(self.shape) or len(self.shape) < 2:
             return False
-        if 0 in self.shape:
-            return True
-        expected = 1
-        for extent, stride in zip(reversed(self.shape), reversed(self.strides), strict=True):
-            if extent != 1 and stride != expected:
-                return False
-            expected *= extent
+        (*outer, rows, columns), (*steps, row_step, column_step) = self.shape, self.strides
+        return _dense((*outer, columns, rows), (*steps, column_step, row_step))
+
+
+def _dense(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    """Whether strides are row-major without gaps; that of an axis of extent 1 does not matter."""
+    if len(strides) != len(shape):
+        return False
+    if 0 in shape:
         return True
+    expected = 1
+    for extent, stride in zip(reversed(shape), reversed(strides), strict=True):
+        if extent != 1 and stride != expected:
+            return False
+        expected *= extent
+    return True
 
 
 @dataclass(frozen=True)

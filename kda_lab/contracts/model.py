@@ -7,121 +7,50 @@ Data only; the rules that read it are in `predicate.py`.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from pathlib import PurePosixPath
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import Field, model_validator
 from typing_extensions import Self
 
+from kda_lab.contracts.dimensions import Dimension, axis_of, extent_of, parse_dimension
+from kda_lab.contracts.fields import Data, Name, OpName, RelativePath, Sha256
+from kda_lab.contracts.gates import ScalarGate, TensorGate
+from kda_lab.contracts.shapes import AxisRange, Extents, ShapeRule, always_multiple, require_within
+
+__all__ = [
+    "AxisRange",
+    "BenchRow",
+    "CompileUnit",
+    "Contract",
+    "Declaration",
+    "Dimension",
+    "Evidence",
+    "Fallback",
+    "GatePower",
+    "Headline",
+    "MutantResult",
+    "Provenance",
+    "Qualification",
+    "Resources",
+    "ScalarGate",
+    "ShapeRule",
+    "SourceFile",
+    "State",
+    "TensorGate",
+    "Tolerance",
+    "axis_of",
+    "extent_of",
+    "json_schema",
+    "parse_dimension",
+]
+
 CONTRACT_VERSION = 1
-DIMENSION = re.compile(r"([A-Za-z][A-Za-z0-9_]*?)(?:([+-])(\d+))?")
-
-
-def split_dimension(dimension: str) -> tuple[str, int]:
-    """`B` to `("B", 0)`, `B+1` to `("B", 1)`.
-
-    Raises:
-        ValueError: it is neither an axis name nor a name plus or minus a constant.
-    """
-    match = DIMENSION.fullmatch(dimension)
-    if match is None:
-        raise ValueError(f"{dimension!r} is no axis name like B, and no name plus a constant like B+1")
-    name, sign, constant = match.groups()
-    return name, int(f"{sign or '+'}{constant or 0}")
-
-
-def _checked_dimension(dimension: int | str) -> int | str:
-    if isinstance(dimension, str):
-        split_dimension(dimension)
-    elif dimension < 0:
-        raise ValueError(f"an extent is {dimension}; allowed: 0 or more")
-    return dimension
-
-
-def _power_of_two(alignment_bytes: int) -> int:
-    if alignment_bytes not in (1, 2, 4, 8, 16, 32, 64, 128, 256):
-        raise ValueError(f"alignment_bytes is {alignment_bytes}; allowed: a power of two from 1 to 256")
-    return alignment_bytes
-
-
-def _inside_folder(path: str) -> str:
-    parts = PurePosixPath(path).parts
-    if not parts or path.startswith("/") or ".." in parts or "\\" in path:
-        raise ValueError(f"a path is {path!r}; allowed: relative, with /, without ..")
-    return path
-
-
-Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
-Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$")]
-OpName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)+$")]
-RelativePath = Annotated[str, AfterValidator(_inside_folder)]
-Dimension = Annotated[int | str, AfterValidator(_checked_dimension)]
-"""A fixed extent, an axis name (`B`), or an axis plus a constant (`B+1`)."""
 Verdict = Literal["faster", "slower", "same", "ambiguous"]
 
 
-class _Data(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class TensorGate(_Data):
-    """What one tensor must be."""
-
-    dtypes: tuple[str, ...] = Field(min_length=1)
-    """Allowed dtypes without the `torch.` prefix: `bfloat16`."""
-    shape: tuple[Dimension, ...]
-    """One entry a dimension; the same axis name must mean the same extent in every tensor."""
-    contiguous: bool = True
-    """Row-major without gaps. False allows any strides."""
-    alignment_bytes: Annotated[int, AfterValidator(_power_of_two)] = 1
-    """The data pointer must be a multiple of this: a power of two, at most 256."""
-    optional: bool = False
-    """May be None: an output buffer that the kernel then allocates."""
-    device: Literal["cuda"] = "cuda"
-
-
-class ScalarGate(_Data):
-    """What one scalar must be. A bound of None does not bind."""
-
-    kind: Literal["int", "float", "bool"]
-    minimum: float | None = None
-    maximum: float | None = None
-    allowed: tuple[int | float | bool, ...] | None = None
-    optional: bool = False
-    remedy: str = ""
-    """Sentence appended to the refusal."""
-
-    @model_validator(mode="after")
-    def _bounds_in_order(self) -> Self:
-        if self.minimum is not None and self.maximum is not None and self.minimum > self.maximum:
-            raise ValueError(f"minimum {self.minimum:g} is above maximum {self.maximum:g}")
-        return self
-
-
-class AxisRange(_Data):
-    """Inclusive range of an axis."""
-
-    minimum: int
-    maximum: int
-
-    @model_validator(mode="after")
-    def _bounds_in_order(self) -> Self:
-        if self.minimum > self.maximum:
-            raise ValueError(f"minimum {self.minimum} is above maximum {self.maximum}")
-        return self
-
-
-class ShapeRule(_Data):
-    """One set of shapes: every named axis within its value, values or range. Unnamed axes are free."""
-
-    axes: dict[str, int | tuple[int, ...] | AxisRange]
-    basis: str = ""
-    """Why this set: `measured rows …`, `source thread`, …"""
-
-
-class CompileUnit(_Data):
+class CompileUnit(Data):
     """One Triton function with one specialisation, compiled ahead of time by the export."""
 
     function: str
@@ -134,9 +63,13 @@ class CompileUnit(_Data):
     num_stages: int = 2
     capabilities: tuple[tuple[int, int], ...] = ()
     """Architectures this unit is launched on; empty: all."""
+    dynamic_shared_bytes: int = Field(default=0, ge=0)
+    """Shared memory the launch asks for beside the static one, in bytes; language `cuda` only."""
+    options: tuple[str, ...] = ()
+    """Options of the compiler, as the kernel passes them: `-std=c++17`; language `cuda` only."""
 
 
-class Fallback(_Data):
+class Fallback(Data):
     """What runs when the contract does not match."""
 
     kind: Literal["raise", "chain"]
@@ -152,7 +85,7 @@ class Fallback(_Data):
         return self
 
 
-class State(_Data):
+class State(Data):
     """Device memory that outlives a call."""
 
     scratch_bytes: int
@@ -163,7 +96,7 @@ class State(_Data):
     """How the state returns to its start after an aborted launch."""
 
 
-class Tolerance(_Data):
+class Tolerance(Data):
     """One gate of the verification with its limit and where the limit comes from."""
 
     gate: str
@@ -172,7 +105,7 @@ class Tolerance(_Data):
     source: str
 
 
-class Declaration(_Data):
+class Declaration(Data):
     """What a candidate declares of itself, before there is evidence."""
 
     op: OpName
@@ -197,10 +130,14 @@ class Declaration(_Data):
     @model_validator(mode="after")
     def _axes_are_shown(self) -> Self:
         _require_axes("callable", self.callable, self.tensors.values())
+        for gate in self.tensors.values():
+            for dimension in gate.shape:
+                if isinstance(dimension, str):
+                    _require_checkable(dimension, self.tensors.values(), self.callable)
         return self
 
 
-class SourceFile(_Data):
+class SourceFile(Data):
     """One file of the kernel, as it was hashed."""
 
     path: RelativePath
@@ -210,7 +147,7 @@ class SourceFile(_Data):
     license: str
 
 
-class Provenance(_Data):
+class Provenance(Data):
     """Where the kernel and its evidence come from."""
 
     task: str
@@ -221,7 +158,7 @@ class Provenance(_Data):
     kda_lab: str
 
 
-class Evidence(_Data):
+class Evidence(Data):
     """A committed file that a claim rests on."""
 
     path: RelativePath
@@ -229,7 +166,7 @@ class Evidence(_Data):
     sha256: Sha256
 
 
-class Resources(_Data):
+class Resources(Data):
     """What the ahead-of-time compile of one unit used."""
 
     function: str
@@ -242,7 +179,7 @@ class Resources(_Data):
     cubin_sha256: Sha256 | None = None
 
 
-class Qualification(_Data):
+class Qualification(Data):
     """How far one architecture is supported.
 
     `qualified`: ran on that hardware and passed every gate; may be dispatched.
@@ -268,7 +205,7 @@ class Qualification(_Data):
         return self
 
 
-class MutantResult(_Data):
+class MutantResult(Data):
     """What became of one mutant over all captures."""
 
     name: str
@@ -279,7 +216,7 @@ class MutantResult(_Data):
     """On how many captures it applied and was judged."""
 
 
-class GatePower(_Data):
+class GatePower(Data):
     """The mutants that the gates rejected at the inputs the kernel was judged on."""
 
     killed: int
@@ -287,7 +224,7 @@ class GatePower(_Data):
     mutants: tuple[MutantResult, ...]
 
 
-class BenchRow(_Data):
+class BenchRow(Data):
     """One timed row: this kernel against one baseline."""
 
     capability: tuple[int, int]
@@ -307,7 +244,7 @@ class BenchRow(_Data):
     trials: int
 
 
-class Headline(_Data):
+class Headline(Data):
     """Ratios over one baseline, in three numbers that belong together."""
 
     baseline: str
@@ -339,15 +276,42 @@ class Contract(Declaration):
         cited = [a.evidence for a in self.architectures if a.evidence is not None]
         _require_unique("architectures' evidence", [evidence.path for evidence in cited])
         _require_unique("architectures' evidence", [evidence.sha256 for evidence in cited])
-        _require_within(self.dispatched, self.callable)
+        require_within(self.dispatched, self.callable)
         return self
 
 
 def _require_axes(field: str, rules: Iterable[ShapeRule], gates: Iterable[TensorGate]) -> None:
-    shown = {split_dimension(d)[0] for gate in gates for d in gate.shape if isinstance(d, str)}
+    shown = {axis_of(d) for gate in gates for d in gate.shape if isinstance(d, str)}
     missing = sorted({axis for rule in rules for axis in rule.axes} - shown)
     if missing:
         raise ValueError(f"{field} names the axes {missing}; allowed: {sorted(shown)}, which the tensor shapes show")
+
+
+def _require_checkable(dimension: str, gates: Iterable[TensorGate], rules: Sequence[ShapeRule]) -> None:
+    """Demand that a rounded dimension has an extent to check, and never hides a rest of its division."""
+    parts = parse_dimension(dimension)
+    if parts.shows_axis:
+        return
+    always_given = [parse_dimension(d) for g in gates if not g.optional for d in g.shape if isinstance(d, str)]
+    showing = [d for d in always_given if d.axis == parts.axis and d.shows_axis]
+    if not showing:
+        raise ValueError(
+            f"a shape has {dimension!r}, but no required tensor shows {parts.axis}; "
+            f"allowed: a rounded dimension of an axis that another one shows, such as {parts.axis!r}"
+        )
+    if any(d.divisor % parts.divisor == 0 and d.offset == 0 for d in showing):
+        return
+    loose = [rule for rule in rules if not _multiple_in(rule, parts.axis, parts.divisor)]
+    if loose:
+        raise ValueError(
+            f"a shape has {dimension!r}, but the callable rule {loose[0].model_dump(exclude_defaults=True)['axes']} lets {parts.axis} be no "
+            f"multiple of {parts.divisor}; allowed: such multiples only (multiple_of)"
+        )
+
+
+def _multiple_in(rule: ShapeRule, axis: str, divisor: int) -> bool:
+    value: Extents | None = rule.axes.get(axis)
+    return divisor == 1 or (value is not None and always_multiple(value, divisor))
 
 
 def _require_unique(field: str, values: Sequence[object]) -> None:
@@ -359,31 +323,6 @@ def _require_unique(field: str, values: Sequence[object]) -> None:
 def _require_evidence_of(name: str, path: str) -> None:
     if PurePosixPath(path).name != name:
         raise ValueError(f"the evidence of a qualified architecture is {path!r}; allowed: a file called {name}")
-
-
-def _require_within(dispatched: Iterable[ShapeRule], callable_rules: Sequence[ShapeRule]) -> None:
-    for rule in dispatched:
-        if not any(_rule_within(rule, wide) for wide in callable_rules):
-            axes = rule.model_dump()["axes"]
-            raise ValueError(f"a dispatched rule is {axes}; allowed: one that lies within one callable rule")
-
-
-def _rule_within(rule: ShapeRule, wide: ShapeRule) -> bool:
-    return all(name in rule.axes and _value_within(rule.axes[name], value) for name, value in wide.axes.items())
-
-
-def _value_within(value: int | tuple[int, ...] | AxisRange, wide: int | tuple[int, ...] | AxisRange) -> bool:
-    if isinstance(value, AxisRange):
-        if isinstance(wide, AxisRange):
-            return wide.minimum <= value.minimum and value.maximum <= wide.maximum
-        listed = {wide} if isinstance(wide, int) else set(wide)
-        # The length first: a contract may name a range of any size.
-        extents = value.maximum - value.minimum + 1
-        return extents <= len(listed) and listed.issuperset(range(value.minimum, value.maximum + 1))
-    given = (value,) if isinstance(value, int) else value
-    if isinstance(wide, AxisRange):
-        return all(wide.minimum <= extent <= wide.maximum for extent in given)
-    return set(given) <= ({wide} if isinstance(wide, int) else set(wide))
 
 
 def json_schema() -> dict[str, object]:

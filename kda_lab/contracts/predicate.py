@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import torch
+
 from kda_lab.contracts.axes import resolve_axes, rule_reasons
 from kda_lab.contracts.facts import CallFacts, TensorFacts, call_facts, tensor_facts
 from kda_lab.contracts.model import Contract, Declaration, Qualification, ScalarGate, ShapeRule, TensorGate
@@ -82,7 +84,7 @@ def show(value: Any) -> str:
     """`repr` of a scalar, short, and never of anything that might be on a device."""
     if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > SHOWN_BITS:
         return f"an int of {value.bit_length()} bits"
-    if value is None or type(value) in (bool, int, float, str):
+    if value is None or type(value) in (bool, int, float, str, torch.dtype):
         text = repr(value)
         return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}…"
     return f"a {type(value).__name__}"
@@ -121,12 +123,23 @@ def _one_tensor(name: str, gate: TensorGate, facts: TensorFacts, interpreted: bo
         yield Reason(f"{name}.shape", repr(facts.shape), allowed, f"Reshape {name}.")
     if facts.device_type != gate.device and not interpreted:
         yield Reason(f"{name}.device", repr(facts.device), f"a {gate.device} device", f"Move {name}.")
-    if gate.contiguous and not facts.contiguous:
-        remedy = f"Call {name}.contiguous()."
-        yield Reason(f"{name}.strides", repr(facts.strides), f"contiguous strides for {facts.shape!r}", remedy)
+    if gate.contiguous:
+        yield from _layout_reasons(name, gate.transposed, facts)
     if facts.alignment % gate.alignment_bytes:
         given, allowed = f"{facts.alignment} bytes", f"a multiple of {gate.alignment_bytes} bytes"
         yield Reason(f"{name}.alignment", given, allowed, f"Clone {name}, or slice it at an aligned offset.")
+
+
+def _layout_reasons(name: str, transposed: bool, facts: TensorFacts) -> Iterator[Reason]:
+    if not transposed and not facts.contiguous:
+        remedy = f"Call {name}.contiguous()."
+        yield Reason(f"{name}.strides", repr(facts.strides), f"contiguous strides for {facts.shape!r}", remedy)
+    if transposed and not facts.transposed:
+        outer = "" if len(facts.shape) == 2 else "…, "
+        rows = f"{facts.shape[-2]}" if len(facts.shape) > 1 else "rows"
+        allowed = f"({outer}1, {rows}), the transposed view of a contiguous tensor"
+        remedy = f"Store {name} row-major with its last two dimensions swapped, and pass its transpose."
+        yield Reason(f"{name}.strides", repr(facts.strides), allowed, remedy)
 
 
 def _device_reasons(contract: Declaration, facts: CallFacts) -> Iterator[Reason]:
@@ -163,6 +176,8 @@ def _scalar_reasons(contract: Declaration, facts: CallFacts) -> Iterator[Reason]
 
 
 def _kind_matches(gate: ScalarGate, value: Any) -> bool:
+    if gate.kind == "dtype":
+        return isinstance(value, torch.dtype)
     if isinstance(value, bool):
         return gate.kind == "bool"
     if gate.kind == "float":
@@ -176,17 +191,21 @@ def _within(gate: ScalarGate, value: Any) -> bool:
         return False
     if gate.maximum is not None and value > gate.maximum:
         return False
-    return gate.allowed is None or value in gate.allowed
+    given = str(value).removeprefix("torch.") if gate.kind == "dtype" else value
+    return gate.allowed is None or given in gate.allowed
 
 
 def _allowed_scalars(gate: ScalarGate) -> str:
+    otherwise = " or None" if gate.optional else ""
+    if gate.kind == "dtype":
+        return ", ".join(f"torch.{name}" for name in gate.allowed or ()) + otherwise
     words = {"int": "an int", "float": "a finite FP32 value", "bool": "a bool"}[gate.kind]
     if gate.allowed is not None:
-        return f"{words} in {', '.join(map(repr, gate.allowed))}"
+        return f"{words} in {', '.join(map(repr, gate.allowed))}{otherwise}"
     low = "" if gate.minimum is None else f" >= {gate.minimum:g}"
     high = "" if gate.maximum is None else f" <= {gate.maximum:g}"
     joint = " and" if low and high else ""
-    return f"{words}{low}{joint}{high}" + (" or None" if gate.optional else "")
+    return f"{words}{low}{joint}{high}{otherwise}"
 
 
 def _capability_reasons(

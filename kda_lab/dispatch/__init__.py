@@ -2,6 +2,7 @@
 
 from kda_lab.dispatch.dispatcher import DISPATCHER, Dispatcher
 from kda_lab.dispatch.explanation import Explanation
+from kda_lab.dispatch.fallback import FallbackFunction, FallbackVerdict
 from kda_lab.dispatch.loader import (
     KernelFolder,
     LoadedKernel,
@@ -17,6 +18,8 @@ __all__ = [
     "DISPATCHER",
     "Dispatcher",
     "Explanation",
+    "FallbackFunction",
+    "FallbackVerdict",
     "KernelFolder",
     "LoadedKernel",
     "Statistics",

@@ -1,4 +1,4 @@
-"""Selection of an exported kernel for each call: forced, then matching, then the op's fallback.
+"""Selection of an exported kernel for each call: forced, then matching, then the op's fallback chain.
 
 A selection is made once for each set of static properties (dtype, shape, strides, device and
 alignment of every tensor, scalars, forced kernel, environment) and then found in a cache. The
@@ -18,16 +18,18 @@ import torch
 from kda_lab import runtime
 from kda_lab.contracts.facts import ALIGNMENT_LIMIT_BYTES, CallFacts, call_facts
 from kda_lab.dispatch.explanation import Explanation
+from kda_lab.dispatch.fallback import FallbackFunction
+from kda_lab.dispatch.flashinfer_fp4 import MM_FP4
 from kda_lab.dispatch.loader import KernelFolder, LoadedKernel, load_kernel, read_contracts
 from kda_lab.dispatch.selection import Choice, choose, read_settings
-from kda_lab.dispatch.statistics import Counters, Statistics, Tally
+from kda_lab.dispatch.statistics import RAISED, Counters, Statistics, Tally
 from kda_lab.errors import ContractError, ParameterError, Reason
 from kda_lab.ops.protocol import OpSpec
 
 KERNELS_DIR = Path(__file__).resolve().parent.parent / "kernels"
 CACHE_ENTRIES = 4096
 """The cache is emptied when it holds this many selections."""
-CACHED_SCALARS = (bool, int, float, str, type(None))
+CACHED_SCALARS = (bool, int, float, str, type(None), torch.dtype)
 FactsReader = Callable[[OpSpec, Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]], CallFacts]
 
 
@@ -46,18 +48,18 @@ class Dispatcher:
 
     Args:
         kernels_dir: folder of the exported kernels; read on the first call and by `refresh`.
-        fallbacks: functions by the names that `OpSpec.fallback` uses, with the op's signature.
+        fallbacks: functions that `OpSpec.fallback` may name beside exported kernels.
         read_facts: reads the facts of a call; replaced where there is no GPU to ask.
     """
 
     def __init__(
         self,
         kernels_dir: str | Path = KERNELS_DIR,
-        fallbacks: Mapping[str, Callable[..., Any]] | None = None,
+        fallbacks: Iterable[FallbackFunction] = (),
         read_facts: FactsReader = call_facts,
     ) -> None:
         self.kernels_dir = Path(kernels_dir)
-        self._fallbacks = dict(fallbacks or {})
+        self._fallbacks = {fallback.name: fallback for fallback in fallbacks}
         self._read_facts = read_facts
         self._cache: dict[Any, Selection] = {}
         self._counters = Counters()
@@ -86,7 +88,7 @@ class Dispatcher:
             demands: reasons of the op itself against this call; not empty refuses it.
 
         Raises:
-            ContractError: no kernel may take the call and the op has no fallback, or two claim it.
+            ContractError: neither a kernel nor a fallback may take the call, or two kernels claim it.
             ParameterError: the forced name or an environment switch is not known.
             KernelLoadError: the selected kernel's files disagree with its contract.
             Exception: whatever the kernel raises; nothing is put in its place.
@@ -122,12 +124,13 @@ class Dispatcher:
         self, spec: OpSpec, facts: CallFacts, kernel: str | None = None, demands: Iterable[Reason] = ()
     ) -> Explanation:
         """As `explain`, for facts that were made by hand: another GPU's capability, shapes without tensors."""
-        demands = tuple(demands)
-        choice = choose(spec.name, self.folders(), facts, read_settings(), kernel, demands)
+        choice = choose(spec, self.folders(), facts, read_settings(), kernel, demands, self._fallbacks)
+        outcome = f"raises ContractError ({spec.refusal})"
         if choice.kernel:
-            return Explanation(choice, f"kernel {choice.kernel}")
-        fallback = self._fallback_name(spec, choice, demands)
-        return Explanation(choice, f"fallback {fallback}" if fallback else f"raises ContractError ({spec.refusal})")
+            outcome = f"kernel {choice.kernel}"
+        elif choice.fallback:
+            outcome = f"fallback {choice.fallback.name}"
+        return Explanation(choice, outcome, spec.fallback[len(choice.chain) :])
 
     def folders(self) -> list[KernelFolder]:
         """The exported kernels with their contracts, sorted by name; read once, no code imported.
@@ -214,8 +217,8 @@ class Dispatcher:
             if found is not None:
                 return found
             facts = self._facts(spec, tensors, scalars, outputs)
-            choice = choose(spec.name, self.folders(), facts, read_settings(), kernel, demands)
-            selection = self._selection(spec, choice, demands)
+            choice = choose(spec, self.folders(), facts, read_settings(), kernel, demands, self._fallbacks)
+            selection = self._selection(spec, choice)
             if key is not None:
                 if len(self._cache) >= CACHE_ENTRIES:
                     self._cache.clear()
@@ -230,32 +233,21 @@ class Dispatcher:
             raise ParameterError(spec.name, [Reason("number of tensors", repr(len(tensors)), allowed)])
         return self._read_facts(spec, dict(zip(spec.tensors, tensors, strict=True)), scalars, outputs)
 
-    def _selection(self, spec: OpSpec, choice: Choice, demands: tuple[Reason, ...]) -> Selection:
+    def _selection(self, spec: OpSpec, choice: Choice) -> Selection:
         if choice.kernel:
-            folder = next(f for f in self.folders() if f.contract.kernel == choice.kernel)
-            loaded = self._load(folder)
-            return Selection(spec, loaded.entry, (self._counters.hit(spec.name, choice.kernel),))
+            return Selection(spec, self._entry(choice.kernel), (self._counters.hit(spec.name, choice.kernel),))
         reasons = choice.reasons()
         refusal = str(ContractError(spec.name, reasons))
-        fallback = self._fallback_name(spec, choice, demands)
-        if fallback:
-            tallies = (
-                self._counters.miss(refusal, f"fallback {fallback}"),
-                self._counters.fallback(spec.name, fallback),
-            )
-            return Selection(spec, self._fallbacks[fallback], tallies)
-        tally = self._counters.miss(refusal, "raised")
-        return Selection(spec, None, (tally,), reasons)
+        fallback = choice.fallback
+        if fallback is None:
+            return Selection(spec, None, (self._counters.miss(refusal, RAISED),), reasons)
+        entry = self._fallbacks[fallback.name].run if fallback.kind == "function" else self._entry(fallback.name)
+        miss = self._counters.miss(refusal, f"fallback {fallback.name}")
+        return Selection(spec, entry, (miss, self._counters.fallback(spec.name, fallback.name, refusal)))
 
-    def _fallback_name(self, spec: OpSpec, choice: Choice, demands: tuple[Reason, ...]) -> str:
-        """The first fallback of the op that has a function here; empty where the call must raise.
-
-        It raises when the op itself refuses, a kernel is forced, or two kernels claim the call:
-        another implementation would hide what the caller has to know.
-        """
-        if demands or choice.forced or choice.accepted:
-            return ""
-        return next((name for name in spec.fallback if name in self._fallbacks), "")
+    def _entry(self, kernel: str) -> Callable[..., Any]:
+        """The function of an exported kernel, imported now if it was not yet."""
+        return self._load(next(f for f in self.folders() if f.contract.kernel == kernel)).entry
 
     def _load(self, folder: KernelFolder) -> LoadedKernel:
         with self._select_lock:
@@ -265,5 +257,5 @@ class Dispatcher:
             return self._loaded[name]
 
 
-DISPATCHER = Dispatcher()
+DISPATCHER = Dispatcher(fallbacks=(MM_FP4,))
 """The dispatcher of this process, shared by all doors; nothing is read before its first call."""

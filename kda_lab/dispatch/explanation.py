@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from kda_lab.dispatch.fallback import FallbackVerdict
 from kda_lab.dispatch.selection import Choice, KernelVerdict
 
 
@@ -14,6 +15,8 @@ class Explanation:
     choice: Choice
     outcome: str
     """`kernel grouped`, `fallback torch` or `raises ContractError`."""
+    not_asked: tuple[str, ...] = ()
+    """Fallbacks of the op that were not asked, since something before them decides."""
 
     @property
     def kernel(self) -> str:
@@ -26,6 +29,10 @@ class Explanation:
         lines += [f"  every kernel: {reason}" for reason in self.choice.general]
         for verdict in self.choice.verdicts:
             lines += _verdict_lines(verdict)
+        for asked in self.choice.chain:
+            lines += _fallback_lines(asked)
+        if self.not_asked:
+            lines.append(f"  fallback {', '.join(self.not_asked)}: not asked")
         if len(self.choice.accepted) > 1:
             lines += [f"  {reason}" for reason in self.choice.reasons()]
         return "\n".join(lines)
@@ -35,3 +42,9 @@ def _verdict_lines(verdict: KernelVerdict) -> list[str]:
     answer = "accepts" if verdict.accepted else "rejects"
     head = f"  {verdict.kernel} version {verdict.version} {answer} ({verdict.shapes} shapes)"
     return [head, *(f"    {reason}" for reason in verdict.reasons)]
+
+
+def _fallback_lines(asked: FallbackVerdict) -> list[str]:
+    what = {"function": "", "kernel": " (callable shapes)", "absent": ""}[asked.kind]
+    head = f"  fallback {asked.name} {'accepts' if asked.accepted else 'rejects'}{what}"
+    return [head, *(f"    {reason}" for reason in asked.reasons)]

@@ -2,7 +2,8 @@
 
 The bytes that are hashed are the bytes that run: a source is read once, hashed, compiled from
 memory, and handed to `linecache`, from which `inspect.getsource` (and so Triton) reads it. A file
-that changes between the check and the import can therefore not slip in.
+that changes between the check and the import can therefore not slip in. Device code in CUDA C++ is read by the
+host code itself, so afterwards the module must hold the very text that was hashed.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from kda_lab.contracts.model import CONTRACT_VERSION, Contract
+from kda_lab.dispatch.kernel_files import CUDA, DEVICE_SUFFIX, digest_of, require_held
 from kda_lab.errors import KernelLoadError, Reason
 
 ROOM = "dispatch"
@@ -63,7 +65,9 @@ def load_source(path: str | Path, name: str | None = None) -> ModuleType:
         Exception: whatever the file itself raises when it runs.
     """
     file = Path(path).resolve()
-    return _import_bytes(file, _read(file), name or f"kda_lab_source_{file.stem}_{_sha256(str(file).encode())[:12]}")
+    return import_bytes(
+        file, read_source(file), name or f"kda_lab_source_{file.stem}_{_sha256(str(file).encode())[:12]}"
+    )
 
 
 def read_contract(folder: str | Path) -> Contract:
@@ -111,7 +115,8 @@ def load_kernel(folder: str | Path) -> LoadedKernel:
 
     Raises:
         KernelLoadError: the contract is broken, a source is missing or differs from its hash, a
-            code file is not listed, or the entry is missing; nothing was imported.
+            code file is not listed, or the entry is missing; or host code in language `cuda` does not
+            hold the text of its `.cu` file. Before the entry and the text are looked at, nothing was imported.
     """
     folder = Path(folder)
     contract = read_contract(folder)
@@ -123,8 +128,11 @@ def load_kernel(folder: str | Path) -> LoadedKernel:
         reasons.append(Reason(f"{folder.name}.sources", listed, "kernel.py, or a single .py file", EXPORT_AGAIN))
     if reasons or main is None:
         raise KernelLoadError(ROOM, reasons)
-    name = f"kda_lab_kernel_{contract.kernel}_{_sha256(sources[main])[:12]}"
-    module = _import_bytes((folder / main).resolve(), sources[main], name)
+    digest = digest_of([source.sha256 for source in contract.sources])
+    name = f"kda_lab_kernel_{contract.kernel}_{digest[:12]}"
+    module = import_bytes((folder / main).resolve(), sources[main], name)
+    if contract.language == CUDA:
+        _check_device_code(module, contract, sources)
     entry = getattr(module, contract.entry, None)
     if not callable(entry):
         given = "missing" if entry is None else f"a {type(entry).__name__}"
@@ -137,7 +145,12 @@ def _sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def _read(file: Path) -> bytes:
+def read_source(file: Path) -> bytes:
+    """Bytes of a file.
+
+    Raises:
+        KernelLoadError: it cannot be read.
+    """
     try:
         return file.read_bytes()
     except OSError as error:
@@ -150,7 +163,7 @@ def _refuse_constant(text: str) -> float:
 
 
 def _parse_json(file: Path) -> Any:
-    data = _read(file)
+    data = read_source(file)
     try:
         return json.loads(data, parse_constant=_refuse_constant)
     # UnicodeDecodeError and JSONDecodeError are ValueErrors; deep nesting is a RecursionError.
@@ -193,6 +206,16 @@ def _unlisted_code(folder: Path, contract: Contract) -> list[Reason]:
     return [Reason(f"{folder.name}/{p}", "not in the contract", "only listed code files", remedy) for p in extra]
 
 
+def _check_device_code(module: ModuleType, contract: Contract, sources: dict[str, bytes]) -> None:
+    """Whether the module holds the hashed text of every `.cu` source; one that does not leaves `sys.modules`."""
+    try:
+        for path in (s.path for s in contract.sources if s.path.endswith(DEVICE_SUFFIX)):
+            require_held(module, f"{contract.kernel}/{path}", sources[path])
+    except KernelLoadError:
+        sys.modules.pop(module.__name__, None)
+        raise
+
+
 def _main_source(contract: Contract) -> str | None:
     """Path of the Python file that holds the entry; None when that is not clear."""
     python = [source.path for source in contract.sources if source.path.endswith(".py")]
@@ -201,7 +224,13 @@ def _main_source(contract: Contract) -> str | None:
     return python[0] if len(python) == 1 else None
 
 
-def _import_bytes(file: Path, data: bytes, name: str) -> ModuleType:
+def import_bytes(file: Path, data: bytes, name: str) -> ModuleType:
+    """Run `data` as the module of `file` and enter it in `sys.modules` as `name`, replacing what had that name.
+
+    Raises:
+        KernelLoadError: the bytes are not valid Python in UTF-8.
+        Exception: whatever the code itself raises when it runs.
+    """
     filename = os.fspath(file)
     try:
         code = compile(data, filename, "exec", dont_inherit=True)

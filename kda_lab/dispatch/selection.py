@@ -6,15 +6,17 @@ No kernel is imported here, no device is read: contracts and facts go in, a `Cho
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from kda_lab import runtime
 from kda_lab.contracts.facts import CallFacts
 from kda_lab.contracts.model import Contract
 from kda_lab.contracts.predicate import check, show
+from kda_lab.dispatch.fallback import FallbackFunction, FallbackVerdict, judge_chain
 from kda_lab.dispatch.loader import KernelFolder
 from kda_lab.errors import ParameterError, Reason
+from kda_lab.ops.protocol import OpSpec
 
 ROOM = "dispatch"
 
@@ -26,7 +28,7 @@ class Settings:
     forced: str = ""
     """Kernel to use wherever it implements the op; empty: none."""
     off: bool = False
-    """No exported kernel may run."""
+    """No exported kernel may run but those of the op's fallback chain."""
     allow_compiled: bool = False
     """Architectures that were compiled but never ran are accepted too."""
 
@@ -59,13 +61,15 @@ def _misspelt(name: str) -> Reason:
 
 @dataclass(frozen=True)
 class KernelReason(Reason):
-    """A reason with the kernels that gave it."""
+    """A reason with the kernels and fallbacks that gave it."""
 
     kernels: tuple[str, ...] = ()
+    fallbacks: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        text = super().__str__()
-        return f"{text} (kernel {', '.join(self.kernels)})" if self.kernels else text
+        given = {"kernel": self.kernels, "fallback": self.fallbacks}
+        sources = "; ".join(f"{word} {', '.join(names)}" for word, names in given.items() if names)
+        return f"{super().__str__()} ({sources})" if sources else super().__str__()
 
 
 @dataclass(frozen=True)
@@ -90,11 +94,13 @@ class Choice:
 
     op: str
     verdicts: tuple[KernelVerdict, ...]
-    """Every kernel that implements the op, sorted by name; only the forced one when forced."""
+    """Every kernel that implements the op and is no fallback, sorted by name; only the forced one when forced."""
     forced: str = ""
     """Name of the forced kernel; empty: none."""
     general: tuple[Reason, ...] = field(default=())
     """Reasons that hold for every kernel: the op's own demands, dispatch switched off, none exported."""
+    chain: tuple[FallbackVerdict, ...] = ()
+    """The fallbacks that were asked, in order: up to the first that takes the call; empty where none may."""
 
     @property
     def accepted(self) -> tuple[str, ...]:
@@ -106,56 +112,82 @@ class Choice:
         """The kernel that takes the call; empty when none does, or when two or more claim it."""
         return self.accepted[0] if len(self.accepted) == 1 else ""
 
+    @property
+    def fallback(self) -> FallbackVerdict | None:
+        """The fallback that takes the call; None where a kernel does, or the call must raise."""
+        return next((verdict for verdict in self.chain if verdict.accepted), None)
+
     def reasons(self) -> tuple[Reason, ...]:
-        """Every reason why no kernel takes the call; equal reasons of several kernels become one."""
+        """Every reason why neither a kernel nor an asked fallback takes the call; equal reasons become one."""
         if len(self.accepted) > 1:
             return (_claimed_twice(self.accepted),)
         if self.kernel:
             return ()
         named = {reason.field for reason in self.general}
-        seen: dict[Reason, list[str]] = {}
+        kernels: dict[Reason, list[str]] = {}
+        fallbacks: dict[Reason, list[str]] = {}
         for verdict in self.verdicts:
             for reason in (r for r in verdict.reasons if r.field not in named):
-                seen.setdefault(reason, []).append(verdict.kernel)
-        own = [KernelReason(r.field, r.given, r.allowed, r.remedy, tuple(kernels)) for r, kernels in seen.items()]
+                kernels.setdefault(reason, []).append(verdict.kernel)
+        for asked in self.chain:
+            for reason in asked.reasons:
+                fallbacks.setdefault(reason, []).append(asked.name)
+        own = [
+            KernelReason(r.field, r.given, r.allowed, r.remedy, tuple(kernels.get(r, ())), tuple(fallbacks.get(r, ())))
+            for r in {**kernels, **fallbacks}
+        ]
         return (*self.general, *own)
 
 
 def choose(
-    op: str,
+    spec: OpSpec,
     folders: Sequence[KernelFolder],
     facts: CallFacts,
     settings: Settings,
     kernel: str | None = None,
     demands: Iterable[Reason] = (),
+    functions: Mapping[str, FallbackFunction] | None = None,
 ) -> Choice:
-    """Judge every kernel of an op for one call.
+    """Judge every kernel of an op for one call, and its fallbacks where no kernel takes it.
+
+    A kernel that the op names as a fallback is judged in its place of the chain, unless it is forced. No
+    fallback is asked when the op itself refuses, a kernel is forced, or two kernels claim the call:
+    another implementation would hide what the caller has to know.
 
     Args:
-        op: name of the op.
+        spec: the op.
         folders: all exported kernels, of any op.
         facts: of the call.
         settings: of the environment.
         kernel: name that the caller forces; goes before the environment's. A forced kernel is
             judged by its callable shapes, not by the narrower dispatched ones.
         demands: reasons of the op itself against the call, whatever kernels there are.
+        functions: registered fallback functions by name.
 
     Raises:
         ParameterError: the forced name is not known; the known names are listed.
     """
-    own = [folder.contract for folder in folders if folder.contract.op == op]
-    forced = _forced_name(op, folders, settings, kernel)
-    general = [*demands]
+    own = {folder.contract.kernel: folder.contract for folder in folders if folder.contract.op == spec.name}
+    forced = _forced_name(spec.name, folders, settings, kernel)
+    demands = tuple(demands)
+    judged = [c for name, c in own.items() if (name == forced if forced else name not in spec.fallback)]
+    verdicts = tuple(_verdict(contract, facts, settings, bool(forced)) for contract in judged)
+    general = (*demands, *_absence(settings, judged, own))
+    choice = Choice(spec.name, verdicts, forced, general)
+    if demands or forced or choice.accepted:
+        return choice
+    return replace(choice, chain=judge_chain(spec.fallback, functions or {}, own, facts, settings.allow_compiled))
+
+
+def _absence(settings: Settings, judged: Sequence[Contract], own: Mapping[str, Contract]) -> list[Reason]:
+    """Why no kernel is asked at all, in at most one reason."""
     if settings.off:
         remedy = "Unset KDA_LAB_DISPATCH to let exported kernels run."
-        general.append(Reason("KDA_LAB_DISPATCH", "'off'", "'on' or unset", remedy))
-    elif not own:
-        general.append(
-            Reason("kernels", "none exported for this op", "at least one", "Export one with kda-lab export.")
-        )
-    judged = [contract for contract in own if forced in ("", contract.kernel)]
-    verdicts = tuple(_verdict(contract, facts, settings, bool(forced)) for contract in judged)
-    return Choice(op, verdicts, forced, tuple(general))
+        return [Reason("KDA_LAB_DISPATCH", "'off'", "'on' or unset", remedy)]
+    if judged:
+        return []
+    given = f"only {_names(list(own))}, a fallback of this op" if own else "none exported for this op"
+    return [Reason("kernels", given, "at least one", "Export one with kda-lab export.")]
 
 
 def _verdict(contract: Contract, facts: CallFacts, settings: Settings, forced: bool) -> KernelVerdict:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 LOG = logging.getLogger("kda_lab.dispatch")
 REFUSALS_KEPT = 256
+RAISED = "raised"
 OTHERS = "other refusals"
 """Key under which refusals are counted once `REFUSALS_KEPT` distinct ones were seen."""
 
@@ -31,7 +32,10 @@ class Statistics:
     fallbacks: dict[str, int]
     """`op: fallback` to the number of calls it served."""
     misses: dict[str, int]
-    """Text of a refusal to the number of calls that no kernel took, at most `REFUSALS_KEPT` texts and one for the rest."""
+    """Text of a refusal, and of the fallback that ran instead, to the number of calls that no kernel took.
+
+    At most `REFUSALS_KEPT` texts and one for the rest.
+    """
     cached: int
     """Selections in the cache."""
 
@@ -57,17 +61,23 @@ class Counters:
         self._log_once(LOG.info, f"{op}: dispatched to kernel {kernel}")
         return self._tally(self._hits, f"{op}: {kernel}")
 
-    def fallback(self, op: str, name: str) -> Tally:
-        """The tally of one fallback."""
+    def fallback(self, op: str, name: str, refusal: str) -> Tally:
+        """The tally of one fallback; the first request logs that it runs, and why no kernel does."""
+        self._log_once(LOG.warning, f"{op}: fallback {name} runs, because {refusal}", f"{op}: fallback {name}")
         return self._tally(self._fallbacks, f"{op}: {name}")
 
     def miss(self, refusal: str, outcome: str) -> Tally:
-        """The tally of one refusal; the first request logs it with what happens instead."""
+        """The tally of one refusal with what happens instead: `raised` or `fallback <name>`.
+
+        The first request of one that raises is logged; a fallback is logged by `fallback`, once, because
+        a call that is served needs no warning for each new shape.
+        """
+        key = refusal if outcome == RAISED else f"{refusal} -> {outcome}"
         with self.lock:
-            known = refusal in self._misses or len(self._misses) < REFUSALS_KEPT
-        text = refusal if known else OTHERS
-        self._log_once(LOG.warning, f"{text} -> {outcome}" if known else f"{OTHERS}: only counted from now on")
-        return self._tally(self._misses, text)
+            known = key in self._misses or len(self._misses) < REFUSALS_KEPT
+        if outcome == RAISED or not known:
+            self._log_once(LOG.warning, f"{key} -> {outcome}" if known else f"{OTHERS}: only counted from now on")
+        return self._tally(self._misses, key if known else OTHERS)
 
     def snapshot(self, cached: int) -> Statistics:
         """All counts that are not zero."""
@@ -91,9 +101,10 @@ class Counters:
         with self.lock:
             return group.setdefault(name, Tally())
 
-    def _log_once(self, log: Callable[[str], None], line: str) -> None:
+    def _log_once(self, log: Callable[[str], None], line: str, key: str = "") -> None:
+        """Log a line unless it, or another one of its key, was logged before."""
         with self.lock:
-            if line in self._logged:
+            if (key or line) in self._logged:
                 return
-            self._logged.add(line)
+            self._logged.add(key or line)
         log(line)

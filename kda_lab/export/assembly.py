@@ -25,9 +25,11 @@ from kda_lab.contracts.model import (
 )
 from kda_lab.export.candidate import Candidate
 from kda_lab.export.evidence import ArchitectureEvidence, Capability
-from kda_lab.verify.checks import CHECKS
+from kda_lab.verify.checks import checks_of_name
 
 SOURCE_NAME = "kernel.py"
+DEVICE_NAME = "kernel.cu"
+"""Device code of language `cuda`; the host code finds it as its own name with this ending."""
 Evidences = Mapping[Capability, ArchitectureEvidence]
 
 
@@ -44,16 +46,26 @@ def assemble(
     return Contract(
         **{name: getattr(declaration, name) for name in type(declaration).model_fields},
         version=version,
-        sources=(
-            SourceFile(path=SOURCE_NAME, sha256=candidate.sha256, language="triton", license=declaration.license),
-        ),
+        sources=_sources(candidate),
         provenance=_provenance(candidate, evidences),
         dispatched=tuple(dispatched),
         architectures=tuple(architectures),
-        tolerances=_tolerances(evidences),
+        tolerances=_tolerances(declaration.op, evidences),
         gate_power=_gate_power(evidences),
         benchmarks=benchmarks,
         headline=_headlines(benchmarks),
+    )
+
+
+def _sources(candidate: Candidate) -> tuple[SourceFile, ...]:
+    """The files with their hashes, host code first: `kernel_files.digest_of` these hashes is what records carry."""
+    license_name = candidate.declaration.license
+    if candidate.files.device is None:
+        return (SourceFile(path=SOURCE_NAME, sha256=candidate.sha256, language="triton", license=license_name),)
+    host, device = candidate.files.hashes
+    return (
+        SourceFile(path=SOURCE_NAME, sha256=host, language="python", license=license_name),
+        SourceFile(path=DEVICE_NAME, sha256=device, language="cuda", license=license_name),
     )
 
 
@@ -63,11 +75,13 @@ def evidence_entry(path: str, content: bytes) -> Evidence:
 
 
 def folder_files(contract: Contract, candidate: Candidate) -> dict[str, bytes]:
-    """File name to content of the exported folder: source, contract, a page for people, the licence note."""
+    """File name to content of the exported folder: sources, contract, a page for people, the licence note."""
     # Not sorted: the order of the tensors is the declaration's, and refusals name axes by the first that shows them.
     text = json.dumps(contract.model_dump(mode="json"), indent=2, allow_nan=False) + "\n"
+    device = {} if candidate.files.device is None else {DEVICE_NAME: candidate.files.device}
     return {
-        SOURCE_NAME: candidate.source,
+        SOURCE_NAME: candidate.files.host,
+        **device,
         "contract.json": text.encode(),
         "README.md": _readme(contract).encode(),
         "LICENSE.txt": _license_note(contract).encode(),
@@ -86,9 +100,9 @@ def _provenance(candidate: Candidate, evidences: Evidences) -> Provenance:
     )
 
 
-def _tolerances(evidences: Evidences) -> tuple[Tolerance, ...]:
+def _tolerances(op: str, evidences: Evidences) -> tuple[Tolerance, ...]:
     """Largest limit that each check applied, by kind of capture: what the evidence was really judged with."""
-    what = {check.name: check.what for check in CHECKS}
+    what = {check.name: check.what for check in checks_of_name(op)}
     limits: dict[tuple[str, str], list[float]] = {}
     for record in (r for e in evidences.values() for r in e.replays):
         for check in record["checks"]:
@@ -156,9 +170,8 @@ def _headlines(benchmarks: Sequence[BenchRow]) -> tuple[Headline, ...]:
 
 def _readme(contract: Contract) -> str:
     lines = [f"# {contract.kernel} {contract.version}: `{contract.op}`", "", contract.task, ""]
-    lines += [
-        f"Call `{contract.entry}` in `{SOURCE_NAME}`; it needs torch and triton, nothing else. `contract.json` says"
-    ]
+    needs = "torch and cuda.core (with NVRTC)" if contract.language == "cuda" else "torch and triton"
+    lines += [f"Call `{contract.entry}` in `{SOURCE_NAME}`; it needs {needs}, nothing else. `contract.json` says"]
     lines += [
         "when it may be called and on what evidence. Written by an export: do not edit, a changed hash is refused.",
         "",

@@ -2,7 +2,8 @@
 
 Each unit is compiled in a fresh process (this one may run Triton's interpreter, whose functions cannot
 be compiled) with its own cache folder, which must be empty before and must hold exactly one new cubin
-after. Registers and spills are read from that cubin, not from what the compiler says it did.
+after. Registers and spills are read from that cubin, not from what the compiler says it did. A Python file
+goes to Triton, a `.cu` file to NVRTC, whose shared memory is what it reports plus what a launch asks for.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Any
 
 from kda_lab import runtime
 from kda_lab.contracts.model import CompileUnit, Resources
+from kda_lab.dispatch.kernel_files import DEVICE_SUFFIX
 from kda_lab.errors import ExportError, Reason
 
 TIMEOUT_S = 600
@@ -36,7 +38,8 @@ SHARED_LIMIT_BYTES = {
 """Most shared memory a block may opt in to, per capability: CUDA C++ programming guide, compute capabilities."""
 
 _WORKER = Path(__file__).with_name("compile_worker.py")
-_USAGE = re.compile(r"REG:(\d+)\s+STACK:(\d+)\s+SHARED:\d+\s+LOCAL:(\d+)")
+_CUDA_WORKER = Path(__file__).with_name("cuda_compile_worker.py")
+_USAGE = re.compile(r"Function (\S+):\s+REG:(\d+)\s+STACK:(\d+)\s+SHARED:\d+\s+LOCAL:(\d+)")
 
 
 @dataclass(frozen=True)
@@ -63,7 +66,7 @@ def compile_unit(source: Path, unit: CompileUnit, capability: tuple[int, int], c
     """Compile one unit for one architecture in a fresh process and read what it uses.
 
     Args:
-        source: Python file with the Triton function.
+        source: Python file with the Triton function, or `.cu` file with the CUDA C++ function.
         unit: function, signature and specialisation.
         capability: `(major, minor)` of the target; it need not be in this machine.
         cache_dir: empty or absent folder for the artifacts; they stay there.
@@ -77,13 +80,13 @@ def compile_unit(source: Path, unit: CompileUnit, capability: tuple[int, int], c
     started_ns = time.time_ns()
     _run_worker(source, unit, capability, cache_dir)
     artifacts = _new_artifacts(cache_dir, unit, started_ns)
-    shared_bytes = int(artifacts.metadata["shared"])
+    shared_bytes = int(artifacts.metadata["shared"]) + unit.dynamic_shared_bytes
     if shared_bytes > limit_bytes:
         remedy = f"{_label(unit, capability)}: use smaller blocks or fewer stages."
         raise ExportError(
             "export.compile", [Reason("shared_bytes", repr(shared_bytes), f"at most {limit_bytes}", remedy)]
         )
-    registers, spill_bytes = _register_use(artifacts.cubin)
+    registers, spill_bytes = _register_use(artifacts)
     return Resources(
         function=unit.function,
         constants=unit.constants,
@@ -123,12 +126,16 @@ def _require_empty(cache_dir: Path) -> None:
 
 
 def _run_worker(source: Path, unit: CompileUnit, capability: tuple[int, int], cache_dir: Path) -> None:
+    folder = str(cache_dir.resolve())
     request = {"source": str(source.resolve()), "unit": unit.model_dump(mode="json"), "capability": list(capability)}
-    environment = runtime.child_environment({"TRITON_INTERPRET": None, "TRITON_CACHE_DIR": str(cache_dir.resolve())})
+    worker = _CUDA_WORKER if source.suffix == DEVICE_SUFFIX else _WORKER
+    # Neither compiler may answer from a cache of its own.
+    changes = {"TRITON_INTERPRET": None, "TRITON_CACHE_DIR": folder, "CUDA_CACHE_DISABLE": "1"}
+    environment = runtime.child_environment(changes)
     try:
         done = subprocess.run(
-            [sys.executable, str(_WORKER)],
-            input=json.dumps(request),
+            [sys.executable, str(worker)],
+            input=json.dumps({**request, "folder": folder}),
             capture_output=True,
             text=True,
             env=environment,
@@ -161,19 +168,20 @@ def _new_artifacts(cache_dir: Path, unit: CompileUnit, started_ns: int) -> Artif
     return Artifacts(cubins[0], json.loads(described[0].read_text()))
 
 
-def _register_use(cubin: Path) -> tuple[int | None, int | None]:
+def _register_use(artifacts: Artifacts) -> tuple[int | None, int | None]:
     """Registers a thread and bytes of stack (spills) a thread; None where `cuobjdump` is not at hand."""
-    tool = _cuobjdump()
+    tool, cubin = _cuobjdump(), artifacts.cubin
     if tool is None:
         return None, None
     done = subprocess.run([str(tool), "--dump-resource-usage", str(cubin)], capture_output=True, text=True, timeout=60)
-    found = _USAGE.search(done.stdout)
-    if done.returncode != 0 or found is None:
+    # One cubin of CUDA C++ can hold more functions than the one that was asked for.
+    used = {name: (int(r), int(stack) + int(local)) for name, r, stack, local in _USAGE.findall(done.stdout)}
+    wanted = artifacts.metadata.get("name")
+    if done.returncode != 0 or wanted not in used:
         raise ExportError(
             "export.compile", f"cuobjdump cannot read {cubin.name}: {(done.stderr or done.stdout).strip()[-300:]}"
         )
-    registers, stack_bytes, local_bytes = (int(g) for g in found.groups())
-    return registers, stack_bytes + local_bytes
+    return used[wanted]
 
 
 def _cuobjdump() -> Path | None:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from kda_lab.contracts.model import Declaration
 from kda_lab.errors import ExportError, Reason
 from kda_lab.export.candidate import Candidate
 from kda_lab.export.limits import check_limits
@@ -144,9 +145,12 @@ def _arm_names(records: Iterable[Record], candidate: Candidate, run: str) -> set
 
 
 def _hardware(record: Record) -> Capability | None:
-    """Capability that a record ran on; None for the CPU, the interpreter and records without provenance."""
+    """Capability that a record ran on; None for the CPU, the interpreter, a twin and records without provenance."""
     device = record.get("provenance", {}).get("device", {})
     if device.get("type") != "cuda" or device.get("interpreter") or record.get("interpreter"):
+        return None
+    # On a machine with a GPU a replay may have run on the CPU, where a kernel's torch twin answers.
+    if record.get("stand_in") or not str(record.get("device", "cuda")).startswith("cuda"):
         return None
     major, minor = device["capability"]
     return int(major), int(minor)
@@ -200,12 +204,14 @@ def check_power(evidence: ArchitectureEvidence) -> None:
         )
 
 
-def check_timing(evidence: ArchitectureEvidence, kernels_per_call: int) -> None:
-    """Gate `timing`: every trial was judged again after timing and launched the declared number of kernels.
+def check_timing(evidence: ArchitectureEvidence, declaration: Declaration) -> None:
+    """Gate `timing`: every trial was judged again after timing and launched the declared kernels.
 
     Raises:
-        ExportError: no trial, a failed recheck, or another count of kernels.
+        ExportError: no trial, a failed recheck, another count of kernels than `kernels_per_call`, or none of the
+            functions that the compile units name.
     """
+    named = sorted({unit.function.split("<")[0].strip() for unit in declaration.compile_units})
     kept = [r for r in evidence.timings if not r["dropped"]]
     reasons = [] if kept else [Reason(f"{evidence.name} trials", "0", "at least one kept trial")]
     for record in evidence.timings:
@@ -213,10 +219,14 @@ def check_timing(evidence: ArchitectureEvidence, kernels_per_call: int) -> None:
         # A trial dropped for its wrong result is still a wrong result.
         if not record["recheck"]["passed"]:
             reasons.append(Reason(f"{where} recheck", repr(record["recheck"]), "a passed recheck"))
-        count = sum((record["kernels"] or {}).values())
-        if count != kernels_per_call:
+        seen = record["kernels"] or {}
+        # A profiler shows C++ names mangled or with their arguments, so the name is looked for inside.
+        if seen and not any(name in kernel for kernel in seen for name in named):
+            reasons.append(Reason(f"{where} kernels", repr(seen)[:200], f"a function of compile_units: {named}"))
+        if sum(seen.values()) != declaration.kernels_per_call:
             remedy = "CONTRACT.kernels_per_call must be what the profiler saw."
-            reasons.append(Reason(f"{where} kernels", repr(record["kernels"]), f"{kernels_per_call} a call", remedy))
+            allowed = f"{declaration.kernels_per_call} a call"
+            reasons.append(Reason(f"{where} kernels", repr(record["kernels"]), allowed, remedy))
     if reasons:
         raise ExportError("export.timing", reasons[:5])
 

@@ -1,6 +1,6 @@
 """Export a candidate: re-check every gate on its records, prove the staged folder, then swap it into the package.
 
-Gates in order: declaration, imports, evidence, replays, power, timing, dispatched, compile, alone, bits,
+Gates in order: imports, declaration, evidence, replays, power, timing, dispatched, compile, alone, bits,
 publish. The first that fails raises `ExportError` with the room `export.<gate>`; the package is untouched.
 """
 
@@ -14,15 +14,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from kda_lab import runtime
 from kda_lab.captures.store import CaptureSet
 from kda_lab.contracts.model import Contract, Evidence, Qualification, ShapeRule
-from kda_lab.errors import ExportError, Reason
+from kda_lab.contracts.shapes import require_within
+from kda_lab.dispatch.kernel_files import CUDA, source_digest
+from kda_lab.errors import ExportError, Reason, UnavailableError
 from kda_lab.export import assembly, evidence, fresh_process
 from kda_lab.export.candidate import Candidate, read_candidate
 from kda_lab.export.compile_gate import compile_units
 from kda_lab.export.evidence import ArchitectureEvidence, Capability
 from kda_lab.export.publish import SCRATCH_PREFIX, export_lock, put_in_place, remove_leftovers, staged_folder
 from kda_lab.export.shapes import dispatched_rules
+from kda_lab.ops.registry import load_op
 from kda_lab.run_folder import RunFolder
 
 ARCHITECTURES: tuple[Capability, ...] = ((9, 0), (12, 0), (12, 1))
@@ -79,12 +83,18 @@ def judge(runs: Sequence[RunFolder], candidate: Path, captures: Sequence[Path]) 
     for found in evidences.values():
         evidence.check_replays(found, known)
         evidence.check_power(found)
-        evidence.check_timing(found, read.declaration.kernels_per_call)
+        evidence.check_timing(found, read.declaration)
     rules = dispatched_rules(read.declaration, _pooled(evidences))
-    if not rules:
+    # What stands in the op's fallback chain serves every callable shape, faster or not.
+    if not rules and read.declaration.kernel not in load_op(read.declaration.op).spec.fallback:
         verdicts = ", ".join(f"{r.row} {r.verdict or r.reason}" for e in evidences.values() for r in e.rows)
         reason = Reason("rows", repr(verdicts), "at least one batch whose rows are all faster beyond noise")
         raise ExportError("export.dispatched", [reason])
+    try:
+        require_within(rules, read.declaration.callable)
+    except ValueError as error:
+        remedy = "A row was timed outside CONTRACT.callable: widen it, or leave the row out of the runs."
+        raise ExportError("export.dispatched", f"{error}. {remedy}") from error
     return Judged(read, evidences, rules)
 
 
@@ -113,6 +123,7 @@ def _export(
     architectures: tuple[Capability, ...],
     device: str,
 ) -> Path:
+    _require_device(judged.candidate, device)
     kernel = judged.candidate.declaration.kernel
     version = next_version(kernels_dir / kernel, evidence_dir / kernel)
     files = {f"{e.name}.json": evidence.consolidated(e, judged.candidate) for e in judged.evidences.values()}
@@ -123,9 +134,30 @@ def _export(
     with staged_folder(kernels_dir, kernel, exported) as staged:
         fresh_process.check_alone(staged, contract)
         fresh_process.check_bits(staged, judged.candidate.path, captures, device)
+        _require_unchanged(judged.candidate)
         with _published_evidence(evidence_dir / kernel, version, files, lambda: _holds(kernels_dir / kernel, exported)):
             put_in_place(staged, kernels_dir / kernel)
     return kernels_dir / kernel
+
+
+def _require_device(candidate: Candidate, device: str) -> None:
+    """A CUDA C++ kernel has no interpreter: on a CPU the gate `bits` would compare its torch twin with itself."""
+    if candidate.declaration.language != CUDA:
+        return
+    try:
+        found = runtime.resolve_device(device)
+    except UnavailableError as error:
+        raise ExportError("export.bits", str(error)) from error
+    if found.type != "cuda":
+        remedy = "Export on a GPU machine: a CPU runs the torch twin, whose bits say nothing of the kernel."
+        reason = Reason("device", repr(str(found)), "a CUDA device, for a kernel of language 'cuda'", remedy)
+        raise ExportError("export.bits", [reason])
+
+
+def _require_unchanged(candidate: Candidate) -> None:
+    """Compiler and replays read the candidate's files again: they must still be the bytes that are exported."""
+    if source_digest(candidate.path, candidate.declaration.language) != candidate.sha256:
+        raise ExportError("export.publish", f"{candidate.path.name} changed while it was exported. Export it again.")
 
 
 def next_version(kernel: Path, kernel_evidence: Path) -> int:
@@ -166,7 +198,7 @@ def qualifications(
 def _qualification(judged: Judged, capability: Capability, cited: Mapping[str, Evidence], cache: Path) -> Qualification:
     candidate, has_evidence = judged.candidate, capability in judged.evidences
     try:
-        used = compile_units(candidate.path, candidate.declaration.compile_units, capability, cache)
+        used = compile_units(candidate.compiled, candidate.declaration.compile_units, capability, cache)
     except ExportError as error:
         if has_evidence:
             raise

@@ -26,12 +26,14 @@ def evaluated_contract(source: Path) -> Any:
 
 
 def check_alone(staged: Path, contract: Contract) -> None:
-    """Gate `alone`: the source imports in a process where kda_lab is not to be found, and has its entry.
+    """Gate `alone`: the Python source imports in a process where kda_lab is not to be found, and has its entry.
+
+    Device code is no module: the host code reads it from the same folder when it is imported.
 
     Raises:
         ExportError: with the tail of the child's stderr.
     """
-    for source in contract.sources:
+    for source in (s for s in contract.sources if s.path.endswith(".py")):
         _run("alone", "alone_worker.py", [str(staged / source.path), contract.entry], None)
 
 

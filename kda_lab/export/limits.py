@@ -11,7 +11,7 @@ from kda_lab.ops.registry import load_op
 
 Record = dict[str, Any]
 TOLERANCE = 1e-9
-"""Allowed excess of a recorded limit over the recomputed one: rounding of the multiplication, no more."""
+"""Relative excess allowed to a recorded limit over the recomputed one: rounding, no more; a limit of 0 has none."""
 
 
 def check_limits(record: Record) -> None:
@@ -33,7 +33,7 @@ def check_limits(record: Record) -> None:
             # None stands for a value that is not finite, which the verdict refuses in its own words.
             if check.get(field) is not None and not is_finite_number(check[field]):
                 reasons.append(Reason(f"{where}: {field} of {name}", repr(check[field]), "a finite number"))
-        if name in allowed and is_finite_number(limit) and limit > allowed[name] + TOLERANCE:
+        if name in allowed and is_finite_number(limit) and limit > allowed[name] * (1 + TOLERANCE):
             remedy = f"The gates of {record['op']} give that limit for this capture."
             reasons.append(Reason(f"{where}: limit of {name}", repr(limit), f"at most {allowed[name]:.6g}", remedy))
     if reasons:

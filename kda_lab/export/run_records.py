@@ -57,7 +57,13 @@ FIELDS: Mapping[str, Mapping[str, Types]] = {
     },
 }
 """Kind to the fields that the export reads, with their types; other kinds need none."""
-_ANY: Mapping[str, Types] = {"provenance": dict, "source_sha256": str, "interpreter": bool, "protocol": str}
+_ANY: Mapping[str, Types] = {
+    "provenance": dict,
+    "source_sha256": str,
+    "interpreter": bool,
+    "protocol": str,
+    "stand_in": str,
+}
 """Fields that a record of any kind may lack, but not hold as another type."""
 _PARTS: Mapping[str, tuple[str, Mapping[str, Types]]] = {
     "replay": ("checks", {"name": str, "passed": bool, "detail": str}),

@@ -3,7 +3,8 @@
 A row counts only when it is `faster` beyond noise. For each combination of the other axes, consecutive
 measured values of the range axis (the one that the declaration gives as a range, such as the batch)
 whose rows are all faster form one inclusive range; a row that is not faster ends the range before it.
-Nothing outside measured rows is ever added.
+Nothing outside measured rows is ever added. A declaration with several range axes (rows, width and depth of a
+matrix product) has no one direction to walk: there each measured shape whose rows are all faster is served alone.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
+from kda_lab.contracts.dimensions import axis_of
 from kda_lab.contracts.model import AxisRange, Declaration, ShapeRule
 
 
@@ -31,7 +33,7 @@ Rows = Sequence[MeasuredRow]
 
 def contract_axes(declaration: Declaration) -> tuple[str, ...]:
     """Axis names that occur in the tensors' shapes, in order: only these can be tested in a call."""
-    names = (str(d).split("+")[0] for gate in declaration.tensors.values() for d in gate.shape if isinstance(d, str))
+    names = (axis_of(d) for gate in declaration.tensors.values() for d in gate.shape if isinstance(d, str))
     return tuple(dict.fromkeys(names))
 
 

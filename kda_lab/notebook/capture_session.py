@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from pandas.io.formats.style import Styler
 
@@ -28,14 +30,18 @@ ERROR_LIMIT = 1e-2
 
 @dataclass
 class CaptureSession:
-    """One recording. `captures` is the new set, or the committed one where nothing was recorded."""
+    """One recording. `captures` is the new set, or the committed one where nothing was recorded.
+
+    The methods here are those of the QSA set; another op's session overrides the ones named `_…`.
+    """
 
     session: Session
     committed: CaptureSet
     captures: CaptureSet
     why_not: str = ""
     """Why nothing was recorded; empty when something was."""
-    records: list[Agreement] = field(default_factory=list)
+    records: list[Any] = field(default_factory=list)
+    """What the comparison found, one a capture."""
 
     @classmethod
     def open(cls, name: str, run_dir: str, committed: str) -> CaptureSession:
@@ -51,12 +57,12 @@ class CaptureSession:
         """What this run stands on."""
         return self.session.provenance()
 
-    def record(self, out: str, topologies: list[str], rerecord: str) -> str:
+    def record(self, out: str, chosen: Sequence[str], rerecord: str) -> str:
         """Record into `out`, a folder below the project that is replaced; say what was done.
 
         Args:
             out: never the committed set.
-            topologies: of `tp1`, `tp2r0`, `tp2r1`; five captures each.
+            chosen: what to record: of `tp1`, `tp2r0`, `tp2r1`, five captures each.
             rerecord: `auto` records where the extra `capture` is installed, `always` fails without it,
                 `never` only opens the committed set.
         Raises:
@@ -65,14 +71,32 @@ class CaptureSession:
         """
         target = runtime.project_path(out)
         self._check(target, rerecord)
-        self.why_not = "rerecord is 'never'" if rerecord == "never" else missing_extra()
-        if self.why_not and rerecord == "always":
-            raise UnavailableError("notebook", self.why_not)
+        possible, missing = ([], "rerecord is 'never'") if rerecord == "never" else self._possible(chosen)
+        if missing and rerecord == "always":
+            raise UnavailableError("notebook", missing)
+        self.why_not = "" if possible else missing
         if self.why_not:
             return f"Not recorded again, because {self.why_not}. What follows describes the committed set."
-        path = record_qsa(self.committed.path / TEXT_FILE, target, topologies=topologies, replace=True)
-        self.captures = CaptureSet.open(path)
-        return f"{len(self.captures.names())} captures recorded into {out}."
+        self.captures = CaptureSet.open(self._record(target, possible))
+        left_out = f" Left out: {missing}." if missing else ""
+        return f"{len(self.captures.names())} captures recorded into {out}.{left_out}"
+
+    def _possible(self, chosen: Sequence[str]) -> tuple[list[str], str]:
+        """Which of the chosen parts can be recorded here, and why the others cannot."""
+        missing = missing_extra()
+        return ([] if missing else list(chosen)), missing
+
+    def _record(self, target: Path, chosen: Sequence[str]) -> Path:
+        """Record the chosen parts into a folder that is replaced."""
+        return record_qsa(self.committed.path / TEXT_FILE, target, topologies=chosen, replace=True)
+
+    def _compared(self) -> Sequence[Any]:
+        """The set at hand against the committed one."""
+        return agreement(self.captures, self.committed)
+
+    def _disagreement(self, record: Any) -> str:
+        """Why one comparison fails the run; empty when it does not."""
+        return disagreement(record)
 
     def _check(self, target: Path, rerecord: str) -> None:
         reasons = []
@@ -91,9 +115,14 @@ class CaptureSession:
         """What was folded or resized to meet the op's contract, as the manifest says it."""
         return self.captures.manifest.captures[0].folded
 
+    def producer(self) -> str:
+        """What computed the pinned outputs, as the manifest says it."""
+        producer = self.captures.manifest.captures[0].producer
+        return producer.name if producer is not None else "nothing is pinned"
+
     def agreement_table(self) -> Styler:
         """New against committed, capture by capture; the committed set against itself where nothing is new."""
-        self.records = agreement(self.captures, self.committed)
+        self.records = list(self._compared())
         heads = ("capture", "selection in common", "q", "k", "v", "pinned output", "same bytes")
         lines = [
             (r.name, f"{r.selection_overlap:.4f}", *(f"{e:.2e}" for e in (r.q, r.k, r.v, r.out)), r.same_bits)
@@ -108,9 +137,9 @@ class CaptureSession:
 
     def verdict(self) -> Verdict:
         """Judge integrity and agreement and write the verdict into the run's folder; does not raise."""
-        records = self.records or agreement(self.captures, self.committed)
+        records = self.records or self._compared()
         failures = [str(reason) for captures in (self.committed, self.captures) for reason in captures.verify()]
-        failures += [text for record in records if (text := disagreement(record))]
+        failures += [text for record in records if (text := self._disagreement(record))]
         new = 0 if self.why_not else len(self.captures.names())
         evidence = {"captures_verified": len(self.committed.names()), "captures_recorded": new}
         finding = f"{len(self.committed.names())} committed captures are whole; {new} recorded again agree with them"

@@ -18,16 +18,18 @@ from kda_lab.captures.rows import capture_rows
 from kda_lab.captures.store import CaptureSet
 from kda_lab.errors import ParameterError, Reason
 from kda_lab.notebook import display
+from kda_lab.notebook.row_choice import chosen_rows
 from kda_lab.ops.arms import SourceArm, chosen_arms
 from kda_lab.ops.protocol import Arm, Row
-from kda_lab.ops.registry import load_op
+from kda_lab.ops.registry import Op
 from kda_lab.report import figures, tables
 from kda_lab.report.comparisons import Comparisons, compare
+from kda_lab.report.eight_figure import rotated_shares
 from kda_lab.report.foot import foot
 from kda_lab.report.records import RunRecords, read_run
 from kda_lab.report.style import Picture
 from kda_lab.run_folder import RunFolder, write_json
-from kda_lab.timing.protocol import Protocol
+from kda_lab.timing.protocol import Mode, Protocol
 from kda_lab.timing.rows import TimingRun, time_rows
 from kda_lab.timing.statistics import RowResult
 from kda_lab.verify.sweep import ReplayRun, run_replays, run_stress
@@ -66,6 +68,8 @@ class Session:
     device: torch.device
     timed: TimingRun | None = None
     kernels_per_call: dict[str, int] = field(default_factory=dict)
+    fallbacks: frozenset[str] = frozenset()
+    """Arms whose kernel the op falls back on: being slower than the baseline is no failure of theirs."""
 
     @classmethod
     def open(cls, name: str, run_dir: str = "", device: str = "auto") -> Session:
@@ -125,20 +129,22 @@ class Session:
         """The rows of a sweep as captures, drawn from the seed."""
         return GeneratedCaptures(op, rows, seed)
 
-    def rows(self, op: str, topologies: Sequence[str], batches: Sequence[int], kinds: Sequence[str]) -> list[Row]:
-        """Rows of the op's cases, one for each topology, batch and length class."""
-        return list(load_op(op).cases.rows(topologies, batches, kinds))
+    def rows(self, op: str, groups: Sequence[str], batches: Sequence[int], kinds: Sequence[str]) -> list[Row]:
+        """Rows of the op's cases, or those that its source published: see `row_choice.chosen_rows`."""
+        return chosen_rows(op, groups, batches, kinds)
 
     def capture_table(self, captures: Any) -> Styler:
-        """Name, kind, axes, lengths and hash of each capture."""
-        lines = []
+        """Name, kind, axes, lengths (or class, for an op without lengths) and hash of each capture."""
+        lines, head = [], "class"
         for name in captures.names():
             capture = captures.load(name)
             facts = capture.call.facts
             axes = ", ".join(f"{k}={v}" for k, v in facts.items() if isinstance(v, int))
-            lengths = _short(facts.get("lengths", []))
-            lines.append((name, capture.kind, axes, lengths, capture.sha256[:12]))
-        return display.shown(("capture", "kind", "axes", "KV rows", "sha256"), lines)
+            if "lengths" in facts:
+                head = "KV rows"
+            told = _short(facts["lengths"]) if "lengths" in facts else str(facts.get("kind", ""))
+            lines.append((name, capture.kind, axes, told, capture.sha256[:12]))
+        return display.shown(("capture", "kind", "axes", head, "sha256"), lines)
 
     def arms(self, op: str, kernels: Sequence[str], baselines: Sequence[str]) -> Arms:
         """Candidates, the baseline and its peers.
@@ -151,13 +157,15 @@ class Session:
             raise ParameterError("notebook", [Reason("arms", repr(given), "at least one of each")])
         exported = Path(kda_lab.__file__).parent / "kernels"
         arms = chosen_arms(op, kernels, baselines, runtime.project_path(CANDIDATES), exported)
-        self.kernels_per_call = {a.name: a.declaration.kernels_per_call for a, _ in arms if isinstance(a, SourceArm)}
+        sources = [a for a, _ in arms if isinstance(a, SourceArm)]
+        self.kernels_per_call = {a.name: a.declaration.kernels_per_call for a in sources}
+        self.fallbacks = frozenset(a.name for a in sources if a.declaration.kernel in a.spec.fallback)
         return arms
 
     def arm_table(self, arms: Arms) -> Styler:
         """Each arm with its role, its source and whether it can run here."""
         lines = [
-            (a.name, role, a.source_sha256[:12] or "library", a.unavailable(self.device) or "runs here")
+            (a.name, role, a.source_sha256[:12] or "library", a.unavailable(self.device) or _how(a, self.device))
             for a, role in arms
         ]
         return display.shown(("arm", "role", "source", "here"), lines)
@@ -185,33 +193,71 @@ class Session:
         records = self._records()
         return figures.errors(records.verify, foot=foot(records))
 
-    def time_captures(self, captures: Selected, arms: Arms, trials: int) -> TimingRun:
-        """Time every arm on copies of the recorded tensors; nothing on a CPU."""
+    def time_captures(
+        self, captures: Selected, arms: Arms, trials: int, modes: Sequence[Mode] = ("cold",)
+    ) -> TimingRun:
+        """Time every arm on copies of the recorded tensors; nothing on a CPU. `modes` as for `time_rows`."""
         op, rows = capture_rows(captures.captures, captures.names())
-        self.timed = time_rows(op, rows, arms, self.run, device=self.device, protocol=_protocol(trials))
-        return self.timed
+        return self.time_rows(op, rows, arms, trials, modes)
 
-    def time_rows(self, op: str, rows: Sequence[Row], arms: Arms, trials: int) -> TimingRun:
-        """Time every arm on the rows of a sweep; nothing on a CPU."""
-        self.timed = time_rows(op, rows, arms, self.run, device=self.device, protocol=_protocol(trials))
+    def time_rows(
+        self, op: str | Op, rows: Sequence[Row], arms: Arms, trials: int, modes: Sequence[Mode] = ("cold",)
+    ) -> TimingRun:
+        """Time every arm on the rows of a sweep; nothing on a CPU.
+
+        Args:
+            modes: `cold` with all arms; `eight`, `warm` or `eager` as labelled rows beside them, without the peers.
+
+        Returns:
+            All modes' records together.
+
+        Raises:
+            ParameterError: a mode is unknown.
+        """
+        runs = []
+        for protocol in [_protocol(trials).in_mode(mode) for mode in modes]:
+            taken = [(a, role) for a, role in arms if protocol.mode == "cold" or role != "peer"]
+            runs.append(time_rows(op, rows, taken, self.run, device=self.device, protocol=protocol))
+        self.timed = TimingRun(
+            [record for run in runs for record in run.records],
+            sum(run.timed_rows for run in runs),
+            sum(run.resumed_rows for run in runs),
+            next((run.reason for run in runs if run.reason), ""),
+        )
         return self.timed
 
     def speedup_figure(self) -> Picture | str:
         """Speedup of the first candidate over the baseline, one line a row."""
         return self._timing_figure(figures.speedup)
 
-    def peer_figure(self) -> Picture | str:
-        """Speedup of the first candidate over the strongest peer; a sentence when no peer was timed."""
-        found = self._comparisons()
-        peer = found.strongest_peer
-        if not peer:
-            return self._why_not_timed() or "no peer was timed"
-        rows = found.against_peers[peer]
-        return figures.speedup(rows, candidate=self._candidate(rows), foot=foot(self._records()))
+    def peer_figure(self, peer: str = "") -> Picture | str:
+        """Speedup of the first candidate over a peer, the strongest when `peer` is empty; a sentence when it was not timed."""
+        return self._timing_figure(figures.speedup, peer or self._comparisons().strongest_peer, needed=True)
 
-    def batch_figure(self) -> Picture | str:
-        """Speedup over the baseline against the batch, one line a length class."""
-        return self._timing_figure(figures.speedup_by_batch)
+    def batch_figure(self, peer: str = "") -> Picture | str:
+        """Speedup against the batch, one line a class; over the baseline, or over `peer` where one is named."""
+        return self._timing_figure(figures.speedup_by_batch, peer, needed=bool(peer))
+
+    def each_figure(self) -> Picture | str:
+        """Speedup against the batch over the baseline and every peer, one line each."""
+        found = self._comparisons()
+        if not found.rows:
+            return self._why_not_timed()
+        candidate = self._candidate(found.rows)
+        return figures.speedup_over_each(found.all, candidate=candidate, foot=foot(self._records()))
+
+    def roof_figure(self) -> Picture | str:
+        """Share of the memory roofline that each arm reaches, one line a row."""
+        rows = self._comparisons().rows
+        return figures.roof_shares(rows, foot=foot(self._records())) if rows else self._why_not_timed()
+
+    def eight_figure(self) -> Picture | str:
+        """Speedup over the baseline with eight input sets beside the cold one; a sentence when they were not timed."""
+        found, records = self._comparisons(), self._records()
+        if not found.labelled:
+            return "no row was timed with eight sets" if found.rows else self._why_not_timed()
+        rows, shares = [*found.rows, *found.labelled], rotated_shares(records.trials)
+        return figures.eight_sets(rows, candidate=self._candidate(rows), l2_shares=shares, foot=foot(records))
 
     def latency_figure(self) -> Picture | str:
         """Latency of every arm against the roofline."""
@@ -220,7 +266,8 @@ class Session:
 
     def row_table(self) -> Styler | str:
         """Every timed row, refused ones included."""
-        rows = self._comparisons().rows
+        found = self._comparisons()
+        rows = [*found.rows, *found.labelled]
         return display.report_table(tables.rows_table(rows)) if rows else self._why_not_timed()
 
     def batch_table(self) -> Styler | str:
@@ -235,9 +282,9 @@ class Session:
             because: why finished records are judged again; it becomes part of the sentence.
         """
         records = self._records()
-        found, rows = judge(records.verify), compare(records).rows
-        times, failures = self._timing_findings(records, rows)
-        evidence = {**found.evidence, "timed_rows": len({r.row for r in rows})}
+        found, compared = judge(records.verify), compare(records)
+        times, failures = self._timing_findings(records, compared)
+        evidence = {**found.evidence, "timed_rows": len({r.row for r in compared.rows})}
         sentence = found.sentence.split(": ", 1)[1]
         verdict = found
         if found.word != "ambiguous":
@@ -247,21 +294,27 @@ class Session:
         print(verdict.sentence)  # noqa: T201
         return verdict
 
-    def _timing_findings(self, records: RunRecords, rows: Sequence[RowResult]) -> tuple[str, list[str]]:
+    def _timing_findings(self, records: RunRecords, compared: Comparisons) -> tuple[str, list[str]]:
         """One phrase on the times, and what about them fails the run."""
-        mine = [r for r in rows if r.role == "candidate"]
+        mine = [r for r in compared.rows if r.role == "candidate"]
         if not mine:
             return self._why_not_timed(), []
         failures = [f"{r.arm} on {r.row}: {r.state or 'not timed'}, {r.reason}" for r in mine if r.state != "cold"]
-        failures += [f"{r.arm} on {r.row}: slower, {r.ratio:.3g}x" for r in mine if r.verdict == "slower"]
+        # Rows of another mode are warm on purpose; a wrong answer or a refusal fails there too.
+        others = [r for r in compared.labelled if r.role == "candidate" and r.state in ("invalid", "refused")]
+        failures += [f"{r.arm} on {r.row}: {r.state}, {r.reason}" for r in others]
+        slower = [r for r in mine if r.verdict == "slower" and r.arm not in self.fallbacks]
+        failures += [f"{r.arm} on {r.row}: slower, {r.ratio:.3g}x" for r in slower]
         for record in records.trials:
             wanted = self.kernels_per_call.get(record["arm"])
             ran = sum((record.get("kernels") or {}).values())
             if record["role"] == "candidate" and wanted is not None and ran != wanted:
                 failures.append(f"{record['arm']} on {record['row']}: {ran} kernels a call, declared {wanted}")
-        counts = {word: sum(r.verdict == word for r in mine) for word in ("faster", "same", "ambiguous", "slower")}
-        words = ", ".join(f"{n} {word}" for word, n in counts.items() if n)
-        return f"{len(mine)} rows timed: {words or 'no verdict'}", sorted(set(failures))
+        told = [_counts([r for r in mine if r.arm not in self.fallbacks], "rows timed")]
+        told += [
+            _counts([r for r in mine if r.arm == arm], f"rows of fallback {arm}") for arm in sorted(self.fallbacks)
+        ]
+        return "; ".join(filter(None, told)), sorted(set(failures))
 
     def _records(self) -> RunRecords:
         return read_run(self.run)
@@ -272,14 +325,33 @@ class Session:
     def _candidate(self, rows: Sequence[Any]) -> str:
         return next(r.arm for r in rows if r.role == "candidate")
 
-    def _timing_figure(self, draw: Callable[..., Picture]) -> Picture | str:
-        rows = self._comparisons().rows
-        if not rows:
+    def _timing_figure(self, draw: Callable[..., Picture], peer: str = "", needed: bool = False) -> Picture | str:
+        """Draw the rows against the baseline, or against a peer; where that was not timed, say so."""
+        found = self._comparisons()
+        if not found.rows:
             return self._why_not_timed()
+        if needed and peer not in found.against_peers and peer != found.rows[0].baseline:
+            return f"peer {peer} was not timed" if peer else "no peer was timed"
+        rows = found.against_peers.get(peer, found.rows)
         return draw(rows, candidate=self._candidate(rows), foot=foot(self._records()))
 
     def _why_not_timed(self) -> str:
         return self.timed.reason if self.timed and self.timed.reason else NO_TIMES
+
+
+def _how(arm: Arm, device: torch.device) -> str:
+    """How an arm that can run does so here: itself, or on a CPU what stands in for its device code."""
+    if device.type == "cpu" and isinstance(arm, SourceArm):
+        twin = arm.declaration.language == "cuda"
+        return "its torch twin: the device code is not run here" if twin else "in Triton's interpreter"
+    return "runs here"
+
+
+def _counts(rows: Sequence[RowResult], noun: str) -> str:
+    """`15 rows timed: 15 faster`; empty without rows."""
+    counts = {word: sum(r.verdict == word for r in rows) for word in ("faster", "same", "ambiguous", "slower")}
+    words = ", ".join(f"{n} {word}" for word, n in counts.items() if n)
+    return f"{len(rows)} {noun}: {words or 'no verdict'}" if rows else ""
 
 
 def _protocol(trials: int) -> Protocol:

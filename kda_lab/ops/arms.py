@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,8 +13,9 @@ import torch
 
 from kda_lab import interpreter, runtime
 from kda_lab.contracts.model import Declaration
-from kda_lab.dispatch.loader import load_kernel, load_source
-from kda_lab.errors import ParameterError, Reason, UnavailableError
+from kda_lab.dispatch.kernel_files import CUDA, DEVICE_SUFFIX, KernelFiles, digest_of, kernel_files, require_held
+from kda_lab.dispatch.loader import import_bytes, load_kernel, read_source
+from kda_lab.errors import KernelLoadError, ParameterError, Reason, UnavailableError
 from kda_lab.ops.protocol import Arm, Call, Launcher, OpSpec
 from kda_lab.ops.registry import load_op
 
@@ -23,8 +23,21 @@ from kda_lab.ops.registry import load_op
 def launcher(entry: Callable[..., Any], spec: OpSpec, call: Call) -> Launcher:
     """A launcher that calls `entry` with the op's signature on the buffers of `call`."""
     tensors = [call.inputs[name] for name in spec.tensors]
-    keywords = {**call.scalars, **call.outputs}
+    scalars = {name: dtype_of(v) if name in spec.dtypes else v for name, v in call.scalars.items()}
+    keywords = {**scalars, **call.outputs}
     return lambda: entry(*tensors, **keywords)
+
+
+def dtype_of(name: object) -> object:
+    """The torch dtype of a name in a call or capture: `bfloat16`; None stays None.
+
+    Raises:
+        ParameterError: torch has no dtype of that name.
+    """
+    found = getattr(torch, name, name) if isinstance(name, str) else name
+    if found is None or isinstance(found, torch.dtype):
+        return found
+    raise ParameterError("ops", [Reason("dtype", repr(name), "the name of a torch dtype, such as 'bfloat16'")])
 
 
 def cuda_or_interpreter(device: torch.device, name: str) -> str:
@@ -32,6 +45,24 @@ def cuda_or_interpreter(device: torch.device, name: str) -> str:
     if device.type == "cuda" or runtime.interpreter_on():
         return ""
     return f"unavailable, because {name} is a Triton kernel, the device is {device.type} and TRITON_INTERPRET is not 1"
+
+
+def cuda_or_twin(device: torch.device, name: str, module: ModuleType, declaration: Declaration) -> str:
+    """Why a CUDA C++ kernel cannot run on `device`; empty when it can.
+
+    On a CPU its entry may compute the same values in torch, its twin, which it says with `CPU_TWIN = True`. On a
+    GPU the very capability must be one that a compile unit is launched on, and `cuda.core` must be there.
+    """
+    if device.type != "cuda":
+        twin = getattr(module, "CPU_TWIN", False) is True
+        return "" if twin else f"unavailable, because {name} is CUDA C++ and says no CPU_TWIN for a {device.type}"
+    found = runtime.capability(device)
+    units = declaration.compile_units
+    if not any(not unit.capabilities or found in unit.capabilities for unit in units):
+        known = ", ".join(sorted({f"{a}.{b}" for unit in units for a, b in unit.capabilities})) or "none"
+        here = "unknown" if found is None else "{}.{}".format(*found)
+        return f"unavailable, because {name} has no compile unit for capability {here}; it has: {known}"
+    return runtime.import_optional("cuda.core").reason
 
 
 @dataclass(frozen=True)
@@ -47,14 +78,27 @@ class SourceArm:
     reads_live_lengths: bool = True
 
     def unavailable(self, device: torch.device) -> str:
+        """Why the kernel, its interpreted form or its twin cannot run on `device`; empty when it can."""
+        if self.declaration.language == CUDA:
+            return cuda_or_twin(device, self.name, self.module, self.declaration)
         return cuda_or_interpreter(device, self.name)
 
+    def stand_in(self, device: torch.device) -> str:
+        """What is judged on `device` in the kernel's place: `torch twin`, `interpreter`; empty where it runs itself."""
+        if device.type == "cuda":
+            return "interpreter" if runtime.interpreter_on() and self.declaration.language != CUDA else ""
+        return "torch twin" if self.declaration.language == CUDA else "interpreter"
+
     def bind(self, calls: Sequence[Call]) -> list[Launcher]:
-        """One launcher a call; on a CPU the interpreter is mended first."""
-        if calls and calls[0].device.type == "cpu":
+        """One launcher a call; on a CPU the interpreter is mended first, where it is on."""
+        if calls and calls[0].device.type == "cpu" and self._needs_interpreter():
             interpreter.ensure_faithful()
         entry = getattr(self.module, self.declaration.entry)
         return [launcher(entry, self.spec, call) for call in calls]
+
+    def _needs_interpreter(self) -> bool:
+        # A twin is plain torch and must also run where the interpreter is off.
+        return self.declaration.language != CUDA or runtime.interpreter_on()
 
     def state_tensors(self) -> dict[str, torch.Tensor]:
         """State that must be all zero between calls; empty when the kernel keeps none."""
@@ -67,33 +111,46 @@ def candidate_arm(path: Path) -> SourceArm:
     """The arm of a candidate file; its name is the file's stem.
 
     Raises:
-        UnavailableError: the file is missing, or its `CONTRACT` is not a Declaration.
+        UnavailableError: the file is missing, its `CONTRACT` is not a Declaration, or language `cuda` is declared
+            and the `.cu` file is missing or not what the module read.
     """
     path = Path(path)
     if not path.is_file():
         raise UnavailableError(
             "ops", f"candidate is {str(path)!r}; there is no such file. Name a file below notebooks/candidates/."
         )
-    module = load_source(path, f"kda_lab_candidate_{path.stem}")
+    data = read_source(path)
+    module = import_bytes(path.resolve(), data, f"kda_lab_candidate_{path.stem}")
     try:
         declaration = Declaration.model_validate(module.CONTRACT)
     except (AttributeError, ValueError) as error:
         raise UnavailableError("ops", f"candidate {str(path)!r} has no valid CONTRACT: {error}") from error
-    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    digest = _judged_files(path, data, module, declaration.language).sha256
     return SourceArm(path.stem, path, load_op(declaration.op).spec, module, declaration, digest)
+
+
+def _judged_files(path: Path, data: bytes, module: ModuleType, language: str) -> KernelFiles:
+    """The files of a candidate, whose module holds the very device code that is hashed."""
+    try:
+        files = kernel_files(path, data, language)
+        if files.device is not None:
+            require_held(module, path.with_suffix(DEVICE_SUFFIX).name, files.device)
+    except KernelLoadError as error:
+        raise UnavailableError("ops", f"candidate {str(path)!r}: {error}") from error
+    return files
 
 
 def exported_arm(folder: Path) -> SourceArm:
     """The arm of an exported kernel's folder; hashes are checked before it is imported."""
     loaded = load_kernel(Path(folder))
-    source = loaded.contract.sources[0]
+    sources = loaded.contract.sources
     return SourceArm(
         loaded.contract.kernel,
-        Path(folder) / source.path,
+        Path(folder) / sources[0].path,
         load_op(loaded.contract.op).spec,
         loaded.module,
         loaded.contract,
-        source.sha256,
+        digest_of([source.sha256 for source in sources]),
     )
 
 

@@ -22,7 +22,21 @@ import torch
 
 Scalar = bool | int | float | str | None
 Launcher = Callable[[], None]
-"""Launches one bound call; writes that call's `outputs`; takes and returns nothing."""
+"""Launches one bound call; writes that call's `outputs`; takes and returns nothing.
+
+A baseline's or peer's launcher may be an object with a `prepare()` beside it: see `preparation_of`.
+"""
+
+
+def preparation_of(launcher: Launcher) -> Callable[[], None] | None:
+    """The launcher's own `prepare`, which does again what `bind` did with the contents; None where it has none.
+
+    It refills the same memory (weights dequantised beforehand), so that a captured launch sees the new
+    contents. Called after the inputs were refilled, outside of what is timed or captured. A candidate
+    whose launcher has one is refused: its launch must do all of the work.
+    """
+    found: Callable[[], None] | None = getattr(launcher, "prepare", None)
+    return found
 
 
 @dataclass(frozen=True)

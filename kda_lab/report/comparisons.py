@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from kda_lab.errors import KdaLabError
 from kda_lab.report import grouping
 from kda_lab.report.records import RunRecords, first_line
+from kda_lab.timing.protocol import mode_of
 from kda_lab.timing.statistics import RowResult, summarise
 
 
@@ -16,10 +19,12 @@ class Comparisons:
     """The same times, divided by one arm after the other."""
 
     rows: tuple[RowResult, ...]
-    """Against the baseline; empty where nothing was timed."""
+    """Against the baseline, rows of the cold protocol; empty where nothing was timed."""
     against_peers: dict[str, tuple[RowResult, ...]]
     """Peer to rows whose ratios divide the peer's time."""
     problems: tuple[str, ...] = ()
+    labelled: tuple[RowResult, ...] = ()
+    """Against the baseline, rows of other modes: `… (eight sets)`. They have times and ratios, no verdict."""
 
     @property
     def all(self) -> list[tuple[RowResult, ...]]:
@@ -38,13 +43,20 @@ class Comparisons:
 
 def compare(records: RunRecords) -> Comparisons:
     """Summarise a run's timing records; what cannot be summarised becomes a problem, not a crash."""
-    lines = list(records.timing)
+    lines = [line for line in records.timing if line["kind"] in ("timing", "refused")]
+    cold = [line for line in lines if mode_of(str(line.get("row", ""))) == "cold"]
+    others = [line for line in lines if mode_of(str(line.get("row", ""))) != "cold"]
     try:
-        rows = tuple(summarise(lines))
+        rows = tuple(summarise(cold))
         peers = grouping.arms((r for r in rows if r.arm_us), ("peer",)) if grouping.arms(rows, ("candidate",)) else []
-        return Comparisons(rows, {peer: tuple(summarise(lines, baseline=peer)) for peer in peers})
+        return Comparisons(rows, {peer: _against(cold, peer) for peer in peers}, labelled=tuple(summarise(others)))
     # Expected: records of another protocol, or with a field of the wrong type; the page shows what else there is.
     except (KdaLabError, ValueError, TypeError, KeyError, ZeroDivisionError) as error:
         return Comparisons(
             (), {}, (f"timing.jsonl: cannot be summarised: {type(error).__name__}: {first_line(error)}",)
         )
+
+
+def _against(lines: Sequence[dict[str, Any]], peer: str) -> tuple[RowResult, ...]:
+    """Rows that divide the peer's time; other peers are left out, since how peers stand to one another is not asked."""
+    return tuple(summarise([r for r in lines if r["role"] != "peer" or r["arm"] == peer], baseline=peer))

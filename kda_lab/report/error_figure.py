@@ -10,7 +10,7 @@ from kda_lab.report import style
 from kda_lab.report.numbers import measured, scientific
 from kda_lab.report.panels import padded
 from kda_lab.report.row_plot import Column, Layout, RowPlot, row_plot, set_ticks
-from kda_lab.report.style import BLUE, GREY, INK, NEUTRAL, VERMILLION, Picture
+from kda_lab.report.style import BLUE, GREY, INK, NEUTRAL, SMALL_PT, VERMILLION, Picture
 
 NOTES = (
     "● error against the FP32 oracle;  ◆ error against the pinned output",
@@ -27,13 +27,13 @@ def errors(verify_records: Sequence[Mapping[str, Any]], *, arm: str = "", foot: 
         foot: one sentence on the device and the captures' hash.
 
     Raises:
-        ParameterError: no replay of that arm, or none with a positive error.
+        ParameterError: no replay of that arm, or none with an error.
     """
     replays = [r for r in verify_records if r.get("kind", "replay") == "replay"]
     chosen = _of_arm(replays, arm)
     name = str(chosen[0]["arm"])
     values = [v for r in chosen for v in _values(r).values() if v is not None and v > 0]
-    if not values:
+    if not values and not any(_values(r)["fp32"] == 0 for r in chosen):
         raise ParameterError("report", f"{name} has no positive error on any of {len(chosen)} captures.")
     counts = [_counts(r) for r in chosen]
     layout = Layout(
@@ -52,13 +52,15 @@ def errors(verify_records: Sequence[Mapping[str, Any]], *, arm: str = "", foot: 
         notes=NOTES,
     )
     with style.settings():
-        plot = row_plot(layout, padded(values))
+        plot = row_plot(layout, padded(values or EXACT_RANGE))
         for index, record in enumerate(chosen):
             _draw_row(plot, index, record, layout.columns)
         set_ticks(plot.axes, DECADES_SMALL, [scientific_tick(v) for v in DECADES_SMALL], anchor=1e-3)
     return plot.picture
 
 
+EXACT_RANGE = (1e-8, 1e-3)
+"""Ends of the axis where every error is 0, which a log axis cannot show."""
 DECADES_SMALL = tuple(m * 10.0**e for e in range(-12, 2) for m in (1, 1.5, 2, 3, 5, 7))
 
 
@@ -125,6 +127,12 @@ def _draw_row(plot: RowPlot, index: int, record: Mapping[str, Any], columns: Seq
     if values["fp32"]:
         marker = "o" if passed else "s"
         axes.plot([values["fp32"]], [index], marker=marker, markersize=4.4, color=color, linestyle="none", zorder=5)
+    if values["fp32"] == 0:
+        left = axes.get_position().x0
+        style.plain(
+            axes.text(left + 0.005, index, "0: equal to the oracle", transform=plot.across, va="center", color=color,
+                      fontsize=SMALL_PT)
+        )  # fmt: skip
     for number, column in enumerate(columns):
         last = number == len(columns) - 1
         plot.write(number, index, column.cells[index], color=color if last else INK, bold=last, align=column.align)

@@ -8,21 +8,25 @@ from typing import Any
 
 from kda_lab.report.numbers import measured, span
 from kda_lab.report.records import RunRecords
-from kda_lab.timing.protocol import Protocol
+from kda_lab.timing.protocol import Protocol, mode_of
 from kda_lab.timing.statistics import present_state
 
 _MIB = 1024 * 1024
 
 
 def foot(records: RunRecords) -> str:
-    """GPU, clocks, driver, trials, arm order, cold proof and capture hash, as far as the records tell."""
+    """GPU, clocks, driver, trials, arm order, cold proof and capture hash, as far as the records tell.
+
+    Rows of another mode than the cold one (`… (eight sets)`) have their own proof and are left out.
+    """
     device = records.device
+    trials = [r for r in records.trials if mode_of(str(r["row"])) == "cold"]
     parts = [
         str(device.get("name", "unknown device")),
-        _clocks(records.trials),
+        _clocks(trials),
         f"driver {device['driver']}" if device.get("driver") else "",
-        _trials(records.trials),
-        _cold_proof(records.trials),
+        _trials(trials),
+        _cold_proof(trials),
         records.not_timed,
         f"captures sha256:{records.captures_sha256[:12]}" if records.captures_sha256 else "",
     ]

@@ -1,8 +1,8 @@
 """Sorting of result rows into panels, lines and batches, for any op.
 
-An op's axes are free. Three facts are read from them: the batch (`B`), the length class
-(`lengths`), and the topology, which is the first word of the row's label (`tp1-B4-saturated`)
-or, without such a word, every other axis.
+An op's axes are free. Three facts are read from them: the batch (`B`, or the rows `M` of a matrix
+product), the class (`lengths` or `kind`), and the topology, which is the first word of the row's label
+(`tp1-B4-saturated`, `4b_down-M8-random`) or, without such a word, every other axis.
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ from kda_lab.errors import ParameterError, Reason
 from kda_lab.report.numbers import measured
 from kda_lab.timing.statistics import RowResult
 
-BATCH, CLASS = "B", "lengths"
+BATCHES, CLASSES = ("B", "M"), ("lengths", "kind")
+"""Names that an axis of batches or of classes may have; the first that a row has counts."""
 
 
 def topology(row: RowResult) -> str:
-    """`tp1` for a row called `tp1-B4-saturated`; else the axes that are neither batch nor lengths."""
+    """`tp1` for a row called `tp1-B4-saturated`; else the axes that are neither batch nor class."""
     if "-" in row.row:
         return row.row.split("-", 1)[0]
-    return ", ".join(f"{k}={v}" for k, v in row.axes.items() if k not in (BATCH, CLASS)) or "all rows"
+    return ", ".join(f"{k}={v}" for k, v in row.axes.items() if k not in (*BATCHES, *CLASSES)) or "all rows"
 
 
 def topology_title(rows: Sequence[RowResult]) -> str:
@@ -30,21 +31,26 @@ def topology_title(rows: Sequence[RowResult]) -> str:
     same = [
         f"{k}={v}"
         for k, v in first.axes.items()
-        if k not in (BATCH, CLASS) and v != topology(first) and all(r.axes.get(k) == v for r in rows)
+        if k not in (*BATCHES, *CLASSES) and v != topology(first) and all(r.axes.get(k) == v for r in rows)
     ]
     name, axes = topology(first), ", ".join(same)
     return name if not axes or name == axes else f"{name} ({axes})"
 
 
 def length_class(row: RowResult) -> str:
-    """The row's length class in one word; `listed` when its axes list the lengths one by one."""
-    value = row.axes.get(CLASS, "")
+    """The row's class in one word; `listed` when its axes list the lengths one by one."""
+    value = next((row.axes[name] for name in CLASSES if name in row.axes), "")
     return value if isinstance(value, str) else "listed"
+
+
+def batch_axis(rows: Iterable[RowResult]) -> str:
+    """The axis that counts as batch: the first of `BATCHES` that a row has; `B` where none has any."""
+    return next((name for row in rows for name in BATCHES if name in row.axes), BATCHES[0])
 
 
 def batch(row: RowResult) -> float | None:
     """The row's batch; None when its axes name none."""
-    value = row.axes.get(BATCH)
+    value = row.axes.get(batch_axis([row]))
     return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 
@@ -54,6 +60,25 @@ def grouped(rows: Iterable[RowResult], key: Any) -> dict[Any, list[RowResult]]:
     for row in rows:
         groups.setdefault(key(row), []).append(row)
     return groups
+
+
+def with_headings(labels: Iterable[str], rows: Sequence[RowResult]) -> tuple[list[str | None], list[str]]:
+    """The labels under their topologies: a None stands where a heading goes; none for a single label.
+
+    Args:
+        labels: of rows, each once.
+        rows: at least one of each label.
+    """
+    by_label = {r.row: r for r in rows}
+    wanted = [by_label[label] for label in labels]
+    if len(wanted) == 1:
+        return [wanted[0].row], [""]
+    found: list[str | None] = []
+    headings: list[str] = []
+    for members in grouped(wanted, topology).values():
+        found += [None, *(r.row for r in members)]
+        headings += [topology_title(members), *[""] * len(members)]
+    return found, headings
 
 
 def arms(rows: Iterable[RowResult], roles: Sequence[str] = ()) -> list[str]:

@@ -12,11 +12,13 @@ from typing import Any
 from kda_lab.errors import KdaLabError
 from kda_lab.report import figures, grouping, notebook_page, tables
 from kda_lab.report.comparisons import Comparisons, compare
+from kda_lab.report.eight_figure import rotated_shares
 from kda_lab.report.foot import foot
 from kda_lab.report.records import RunRecords, flat, read_run, started
 from kda_lab.report.rendering import PAGE_LIMIT_BYTES, DrawnFigure, inline, linked, render
 from kda_lab.report.style import Picture
 from kda_lab.run_folder import RunFolder, write_atomic, write_json
+from kda_lab.timing.protocol import mode_of
 from kda_lab.timing.statistics import RowResult, headline
 
 FILES = {
@@ -33,8 +35,10 @@ FILES = {
     "log.txt": "the log",
 }
 CAPTIONS = {
-    "speedup_by_batch": "Speedup against batch, one line a length class.",
+    "speedup_by_batch": "Speedup against batch, one line a class.",
     "speedup": "Speedup of each row with its interval, against the noise floor of that row.",
+    "roof": "Share of the memory roofline that each arm reaches on every row.",
+    "eight_sets": "Speedup by the source thread's protocol of eight input sets, beside the cold one.",
     "latency": "Time per call of every arm, beside the time that the bytes alone would take.",
     "errors": "Error of each capture, beside the floor of rounding and the limit of the gate.",
 }
@@ -70,7 +74,7 @@ def write_report(run: RunFolder) -> Path:
         # Of an earlier report on other records; kept, the page would link to what is no longer true.
         (run.path / name).unlink(missing_ok=True)
     if rows:
-        frame = tables.rows_frame(rows)
+        frame = tables.rows_frame([*rows, *found.labelled])
         write_atomic(run.path / "rows.csv", tables.csv_text(frame))
         write_atomic(run.path / "rows.parquet", tables.parquet_bytes(frame))
     _, fault = notebook_page.write_notebook_page(run)
@@ -142,6 +146,11 @@ def _wanted(records: RunRecords, found: Comparisons, foot_text: str) -> Iterator
             )
     if any(r.state == "cold" and r.role != "control" for r in rows):
         yield "latency", partial(figures.latency, rows, foot=foot_text)
+        yield "roof", partial(figures.roof_shares, rows, foot=foot_text)
+    for arm in grouping.arms((r for r in found.labelled if mode_of(r.row) == "eight"), ("candidate",)):
+        both, shares = [*rows, *found.labelled], rotated_shares(records.trials)
+        name = file_name("eight_sets", arm)
+        yield name, partial(figures.eight_sets, both, candidate=arm, l2_shares=shares, foot=foot_text)
     for arm in dict.fromkeys(str(r["arm"]) for r in records.replays if r.get("role") == "candidate"):
         yield file_name("errors", arm), partial(figures.errors, records.verify, arm=arm, foot=foot_text)
 
@@ -185,7 +194,7 @@ def _values(run: RunFolder, records: RunRecords, comparisons: Comparisons) -> di
     found = {
         "short": tables.headline_table(comparisons.all),
         "batches": tables.batch_table(rows),
-        "rows": tables.rows_table(rows),
+        "rows": tables.rows_table([*rows, *comparisons.labelled]),
         "replays": tables.verify_table(records.replays),
         "power": tables.power_table(records.power),
         "mutants": tables.mutant_table(records.power),

@@ -85,7 +85,7 @@ def _choose_axis(rows: Sequence[RowResult]) -> _Axis:
     several = [g for g in panels.values() if len({grouping.batch(r) for r in g}) > 1]
     if all(grouping.batch(r) for r in rows) and 2 * len(several) > len(panels):
         marks = sorted({grouping.batch(r) or 0 for r in rows})
-        return _Axis(f"batch {grouping.BATCH} (log scale)", grouping.batch, grouping.length_class, marks)
+        return _Axis(f"batch {grouping.batch_axis(rows)} (log scale)", grouping.batch, grouping.length_class, marks)
     return _Axis("roof in µs (log scale)", lambda r: r.roof_us, lambda r: "", ROOF_MARKS)
 
 

@@ -36,11 +36,13 @@ def speedup(rows: Sequence[RowResult], *, candidate: str, baseline: str = "", fo
     if baseline and found and found != [baseline]:
         remedy = "The ratios in the records divide that one."
         raise ParameterError("report", [Reason("baseline", repr(baseline), ", ".join(found), remedy)])
-    ordered, headings = _with_headings(chosen)
+    labels, headings = grouping.with_headings([r.row for r in chosen], chosen)
+    by_label = {r.row: r for r in chosen}
+    ordered = [by_label.get(label or "") for label in labels]
     base = baseline or (found[0] if found else "baseline")
     layout = Layout(
         title=speedup_title(chosen, candidate, base),
-        labels=[r.row if r is not None else None for r in ordered],
+        labels=labels,
         headings=headings,
         columns=_columns(ordered),
         axis_label="speedup = baseline time / candidate time (log scale; right is faster)",
@@ -71,18 +73,6 @@ def speedup_title(rows: Sequence[RowResult], candidate: str, baseline: str) -> s
         f"{op}: {candidate} against {baseline}: {', '.join(parts)}; "
         f"geomean {times(numbers.geomean)}, min {times(numbers.minimum)}, n = {numbers.count}"
     )
-
-
-def _with_headings(rows: Sequence[RowResult]) -> tuple[list[RowResult | None], list[str]]:
-    groups = grouping.grouped(rows, grouping.topology)
-    if len(groups) == 1 and len(rows) == 1:
-        return list(rows), [""]
-    ordered: list[RowResult | None] = []
-    headings: list[str] = []
-    for members in groups.values():
-        ordered += [None, *members]
-        headings += [grouping.topology_title(members), *[""] * len(members)]
-    return ordered, headings
 
 
 def _columns(ordered: Sequence[RowResult | None]) -> tuple[Column, ...]:

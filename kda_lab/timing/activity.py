@@ -27,6 +27,8 @@ NOT_WORK = frozenset(
     }
 )
 """Events of the profiler itself and waits: some versions list them beside the kernels."""
+NAME_LENGTH = 120
+"""Characters of a kernel's name that a record keeps."""
 
 
 @dataclass(frozen=True)
@@ -42,13 +44,18 @@ class Activity:
 def count_activities(events: Iterable[Any]) -> dict[str, int]:
     """Count the profiler's events that ran on a CUDA device; annotations and the profiler's own are left out."""
     names = Counter(
-        str(event.name)
+        _short(str(event.name))
         for event in events
         if event.device_type == torch.autograd.DeviceType.CUDA
         and not getattr(event, "is_user_annotation", False)
         and event.name not in NOT_WORK
     )
     return dict(sorted(names.items()))
+
+
+def _short(name: str) -> str:
+    """A kernel's name, cut where its template arguments fill lines: they would be most of a record."""
+    return name if len(name) <= NAME_LENGTH else f"{name[: NAME_LENGTH - 1]}…"
 
 
 def profile_call(launch: Launcher, device: torch.device) -> Activity:

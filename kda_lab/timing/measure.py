@@ -8,13 +8,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from kda_lab.errors import ParameterError, Reason, TimingError
-from kda_lab.ops.protocol import Arm, Call, Row, Work
+from kda_lab.ops.protocol import Arm, Call, Launcher, Row, Work, preparation_of
 from kda_lab.timing import records, roofline
 from kda_lab.timing.activity import Activity
 from kda_lab.timing.graph import EagerTimer
 from kda_lab.timing.machine import Machine
 from kda_lab.timing.protocol import SUFFIXES, CallSize, Protocol, SetPlan, order_of, plan_sets
-from kda_lab.timing.recheck import recheck
+from kda_lab.timing.recheck import Timed, limit_of, recheck
 
 T = TypeVar("T")
 ROLES = ("baseline", "candidate", "peer", "control")
@@ -55,7 +55,7 @@ def time_row(
         arms: (arm, role), exactly one of them the `baseline`. The A/A control, the baseline again on
             its own allocations, is added at the end unless an arm has the role `control`.
         machine: where; see `machine.machine_for`.
-        protocol: v1 when None. In the modes `warm` and `eager` the row's label says so.
+        protocol: v1 when None. In another mode than `cold` the row's label says so.
 
     Returns:
         One validated `timing` record a (arm, trial), and one `refused` record an arm that cannot run.
@@ -88,6 +88,13 @@ def time_eager(
     return time_row(op, row, arms, machine=machine, protocol=(protocol or Protocol()).eager())
 
 
+def time_eight(
+    op: Any, row: Row, arms: Sequence[tuple[Arm, str]], *, machine: Machine, protocol: Protocol | None = None
+) -> list[dict[str, Any]]:
+    """`time_row` with exactly eight input sets: a row of its own, labelled `(eight sets)`."""
+    return time_row(op, row, arms, machine=machine, protocol=(protocol or Protocol()).eight())
+
+
 def _slots(arms: Sequence[tuple[Arm, str]]) -> list[_Slot]:
     roles = [role for _, role in arms]
     names = [arm.name for arm, role in arms if role != "control"]
@@ -114,6 +121,8 @@ class _RowTiming:
     machine: Machine
     protocol: Protocol
     slots: list[_Slot]
+    limit: float | None = None
+    """Largest error of a recheck: of the row, the same for all arms and trials; None until it is asked."""
 
     @property
     def baseline(self) -> _Slot:
@@ -180,7 +189,9 @@ class _RowTiming:
         # Planned once before anything is launched, so that a row that does not fit costs nothing.
         few = min(ESTIMATE_SETS, plan_sets(size, protocol.min_graph_us, protocol).input_sets)
         sets = one if few == 1 else self._sets(few, protocol.seed)
-        launchers = slot.arm.bind(sets)
+        if self.limit is None:
+            self.limit = limit_of(self.op, one[0])
+        launchers = _bound(slot, sets)
         replay = machine.timer.prepare(launchers, ESTIMATE_CALLS)
         estimate = min(machine.timer.sample_us(replay, 3, 1, lambda: None)) / ESTIMATE_CALLS
         slot.plan = plan_sets(size, estimate * ESTIMATE_MARGIN, protocol)
@@ -204,7 +215,7 @@ class _RowTiming:
         sets = self._sets(plan.input_sets, seed)
         machine.synchronise()
         started = machine.clock()
-        launchers = slot.arm.bind(sets)
+        launchers = _bound(slot, sets)
         machine.synchronise()
         prepare_us = (machine.clock() - started) * 1e6
         replay = machine.timer.prepare(launchers, plan.calls_per_graph)
@@ -212,7 +223,8 @@ class _RowTiming:
         whole_us = machine.timer.sample_us(
             replay, protocol.replays, protocol.warmup_replays, lambda: readings.append(machine.telemetry())
         )
-        judged = recheck(self.op, self.row, sets, replay, seed=seed, synchronise=machine.synchronise)
+        timed = Timed(sets, launchers, replay, seed)
+        judged = recheck(self.op, self.row, timed, synchronise=machine.synchronise, limit=self.limit)
         samples = [us / plan.calls_per_graph for us in whole_us]
         measured = {"samples_us": samples, "prepare_us": prepare_us, "telemetry": readings[0], "recheck": judged}
         return self._record(slot, {"trial": trial, "order": order, **measured}, self.op.work.work(sets[0]))
@@ -242,6 +254,9 @@ class _RowTiming:
             "timer": machine.timer.name,
             **measured,
         }
+        if measured["trial"] > 0:
+            # All trials of a row share one process: the first says what it was, the others on which device.
+            record["provenance"] = {n: v for n, v in machine.provenance.items() if n == "device"}
         state, state_reason = roofline.record_state(record, self.protocol.copy_allowance)
         return records.validated({**record, "state": state, "state_reason": state_reason})
 
@@ -259,6 +274,15 @@ class _RowTiming:
             "source_sha256": getattr(slot.arm, "source_sha256", ""),
             "provenance": self.machine.provenance,
         }
+
+
+def _bound(slot: _Slot, sets: Sequence[Call]) -> list[Launcher]:
+    """The arm's launchers; a candidate's may not prepare by contents, since that is part of its work."""
+    launchers = slot.arm.bind(sets)
+    if slot.role == "candidate" and any(preparation_of(launcher) is not None for launcher in launchers):
+        given, remedy = "an object with prepare()", "Do the work in the launch: only baselines and peers may prepare."
+        raise TimingError("timing", [Reason(f"launcher of {slot.arm.name}", repr(given), "a callable alone", remedy)])
+    return launchers
 
 
 def _dropped(measured: dict[str, Any], graph_us: float, protocol: Protocol) -> str:

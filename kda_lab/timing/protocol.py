@@ -12,9 +12,22 @@ COLD_L2_MULTIPLE = 5.0
 """A time is cold only when the rotated bytes are at least this many times the L2."""
 
 
-Mode = Literal["cold", "warm", "eager"]
-SUFFIXES: dict[Mode, str] = {"cold": "", "warm": " (warm L2)", "eager": " (eager)"}
+Mode = Literal["cold", "warm", "eager", "eight"]
+SUFFIXES: dict[Mode, str] = {"cold": "", "warm": " (warm L2)", "eager": " (eager)", "eight": " (eight sets)"}
 """What the label of a row gets, so that times of different modes never stand in one row."""
+EIGHT = 8
+"""Input sets of the mode `eight`, whatever the L2 holds."""
+
+
+def mode_of(label: str) -> Mode:
+    """The mode in which a row with this label was timed."""
+    found: list[Mode] = [mode for mode, suffix in SUFFIXES.items() if suffix and label.endswith(suffix)]
+    return found[0] if found else "cold"
+
+
+def plain_label(label: str) -> str:
+    """The label without its mode: what rows of one case have in common."""
+    return label.removesuffix(SUFFIXES[mode_of(label)])
 
 
 @dataclass(frozen=True)
@@ -23,7 +36,7 @@ class Protocol:
 
     name: str = "v1"
     mode: Mode = "cold"
-    """`cold`: rotated graphs, the only mode with verdicts. `warm` and `eager` make labelled rows of their own."""
+    """`cold`: rotated graphs, the only mode with verdicts. The others make labelled rows of their own."""
     trials: int = 5
     """Good trials an arm needs for a verdict; each trial has its own allocations and its own graph."""
     spare_trials: int = 2
@@ -82,6 +95,24 @@ class Protocol:
         """This protocol with launches from the host instead of a graph."""
         return replace(self, name=f"{self.name}-eager", mode="eager")
 
+    def eight(self) -> Protocol:
+        """Exactly eight input sets in one graph: the protocol of the source thread of `nvfp4.gemm`.
+
+        Eight sets of a small call fit in a large L2, so its times are compared with that thread's and with
+        nothing else: rows of their own, without a verdict.
+        """
+        return replace(self, name="thread-eight", mode="eight", l2_multiple=0.0, minimum_sets=EIGHT)
+
+    def in_mode(self, mode: Mode) -> Protocol:
+        """This protocol in another mode.
+
+        Raises:
+            ParameterError: there is no such mode.
+        """
+        if mode not in SUFFIXES:
+            raise ParameterError("timing", [Reason("mode", repr(mode), ", ".join(SUFFIXES))])
+        return self if mode == "cold" else {"warm": self.warm, "eager": self.eager, "eight": self.eight}[mode]()
+
 
 _LEAST = {
     "trials": 1,
@@ -113,15 +144,12 @@ class CallSize:
 
 @dataclass(frozen=True)
 class SetPlan:
-    """How one arm's graph is built: which is also the proof that its time is cold."""
+    """How one arm's graph is built; with the bytes it rotates over, the record proves that the time is cold."""
 
     input_sets: int
     calls_per_graph: int
     """A multiple of `input_sets`: every set is used equally often."""
     bytes_rotated: int
-    cold: bool
-    reason: str = ""
-    """Why the time cannot be cold; empty when it is."""
 
 
 def plan_sets(size: CallSize, estimate_us: float, protocol: Protocol) -> SetPlan:
@@ -146,11 +174,7 @@ def plan_sets(size: CallSize, estimate_us: float, protocol: Protocol) -> SetPlan
     _require_memory(sets, size, protocol)
     calls_for_time = math.ceil(protocol.min_graph_us / max(estimate_us, 1e-3))
     rounds = max(1, min(math.ceil(calls_for_time / sets), protocol.max_calls_per_graph // sets))
-    rotated = sets * size.bytes_per_call
-    needed = math.ceil(COLD_L2_MULTIPLE * size.l2_bytes)
-    cold = rotated >= needed
-    reason = "" if cold else f"warm: {sets} input sets rotate over {rotated} bytes; a cold time needs {needed} (5 x L2)"
-    return SetPlan(sets, sets * rounds, rotated, cold, reason)
+    return SetPlan(sets, sets * rounds, sets * size.bytes_per_call)
 
 
 def _require_memory(sets: int, size: CallSize, protocol: Protocol) -> None:

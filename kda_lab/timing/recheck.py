@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from kda_lab.errors import Reason, TimingError
-from kda_lab.ops.protocol import Call, Row
+from kda_lab.ops.protocol import Call, Launcher, Row, preparation_of
 from kda_lab.timing.graph import Replay
 
 INTEGER_POISON = 0xA5
@@ -17,27 +18,56 @@ SEED_OFFSET = 500_009
 """Keeps the changed inputs apart from the seed of every trial."""
 
 
+@dataclass(frozen=True)
+class Timed:
+    """What was timed: an arm's graph and everything it was bound to."""
+
+    sets: Sequence[Call]
+    launchers: Sequence[Launcher]
+    """One a set, in their order."""
+    replay: Replay
+    seed: int
+    """Of the sets' values."""
+
+
 def recheck(
-    op: Any, row: Row, sets: Sequence[Call], replay: Replay, *, seed: int, synchronise: Callable[[], None]
+    op: Any, row: Row, timed: Timed, *, synchronise: Callable[[], None], limit: float | None = None
 ) -> dict[str, Any]:
     """Refill the first and the last set in place, poison all outputs, replay once, judge.
 
     All sets must be written; the refilled ones must agree with `op.oracle.oracle_fp32`.
-    A graph that lacks the arm's work, or that copies an old answer, fails here.
+    A graph that lacks the arm's work, or that copies an old answer, fails here. A launcher that prepares
+    by contents does it again for its refilled set, outside of the graph.
+
+    Args:
+        limit: largest error, from `limit_of`; of the first refilled set when None.
 
     Returns:
         The `recheck` field of a record: passed, error, limit, detail.
     """
+    sets = timed.sets
     chosen = sorted({0, len(sets) - 1})
-    refill([sets[i] for i in chosen], op.cases.make_sets(row, len(chosen), seed + SEED_OFFSET, sets[0].device))
+    refill([sets[i] for i in chosen], op.cases.make_sets(row, len(chosen), timed.seed + SEED_OFFSET, sets[0].device))
+    for preparation in filter(None, (preparation_of(timed.launchers[i]) for i in chosen)):
+        preparation()
     for call in sets:
         poison(call)
     synchronise()
-    replay()
+    timed.replay()
     synchronise()
     error = max(relative_l2(sets[i], op.oracle.oracle_fp32(sets[i])) for i in chosen)
-    limit = float(op.gates.limits("synthetic", 0.0).error)
-    return _verdict(error, limit, unwritten(sets), len(sets))
+    return _verdict(error, limit_of(op, sets[0]) if limit is None else limit, unwritten(sets), len(sets))
+
+
+def limit_of(op: Any, call: Call) -> float:
+    """The op's limit for synthetic data at the call's own floor: its emulated arithmetic against its FP64 oracle.
+
+    Calls whose sums are exact have a floor of 0, and an op may then demand equal values.
+    """
+    exact = op.oracle.oracle_fp64(call)
+    emulated = op.oracle.emulate(call)
+    floor = max(_relative_l2(emulated[name], reference) for name, reference in exact.items())
+    return float(op.gates.limits("synthetic", floor).error)
 
 
 def _verdict(error: float, limit: float, left: int, sets: int) -> dict[str, Any]:

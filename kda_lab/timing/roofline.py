@@ -72,6 +72,8 @@ def record_state(record: Mapping[str, Any], allowance: float) -> tuple[str, str]
     needed = math.ceil(COLD_L2_MULTIPLE * record["l2_bytes"])
     if state == "cold" and record["bytes_rotated"] < needed:
         rotated = f"warm: the input sets rotate over {record['bytes_rotated']} bytes"
+        if record["bytes_rotated"] <= record["l2_bytes"]:
+            rotated = f"{rotated}, which all fit in the L2 of {record['l2_bytes']} bytes"
         return "warm", f"{rotated}; a cold time needs {needed} ({COLD_L2_MULTIPLE:g} x L2)"
     return state, reason
 

@@ -14,11 +14,16 @@ import scipy.stats
 from kda_lab.errors import ParameterError, Reason
 from kda_lab.timing import roofline
 from kda_lab.timing.graph import GraphTimer
-from kda_lab.timing.protocol import Protocol
+from kda_lab.timing.protocol import Protocol, mode_of
 
 Verdict = Literal["faster", "slower", "same", "ambiguous", ""]
 STATES = ("invalid", "warm", "cold")
 """Worst first: the state of an arm is the worst of its trials."""
+NO_VERDICT: dict[str, str] = {
+    "warm": "timed on one input set: a warm row has no verdict, even where the set is larger than the L2",
+    "eight": "timed with eight input sets, to compare with the source thread's protocol: no verdict",
+}
+"""Why rows of these modes have no verdict where their bytes alone would make them cold."""
 
 
 @dataclass(frozen=True)
@@ -284,6 +289,9 @@ def _obstacle(arm: _Arm) -> str:
     if arm.refused:
         return arm.refused
     timers = sorted({r["timer"] for r in arm.records if r["kind"] == "timing"} - {GraphTimer.name})
+    mode = mode_of(arm.records[0]["row"])
+    if arm.state == "cold" and mode in NO_VERDICT:
+        return NO_VERDICT[mode]
     if arm.state == "cold" and timers:
         return f"timed by {', '.join(timers)}: the host's launch cost is in the time; a verdict needs {GraphTimer.name}"
     return "" if arm.state == "cold" else arm.state_reason

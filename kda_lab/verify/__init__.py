@@ -1,6 +1,6 @@
 """Verification: replay captures through arms, judge them by removable checks, prove the gates' power."""
 
-from kda_lab.verify.checks import CHECKS, Check, CheckResult
+from kda_lab.verify.checks import CHECKS, Check, CheckResult, checks_of
 from kda_lab.verify.observation import Settings
 from kda_lab.verify.power import MutantOutcome, Power, gate_power
 from kda_lab.verify.reference import Reference, make_reference
@@ -19,6 +19,7 @@ __all__ = [
     "Settings",
     "Stress",
     "Verdict",
+    "checks_of",
     "gate_power",
     "judge",
     "make_reference",

@@ -8,13 +8,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
+from kda_lab.ops.registry import load_op, op_names
 from kda_lab.verify.guarded import same_bits
 from kda_lab.verify.metrics import within
 from kda_lab.verify.observation import Observation, Phase
-from kda_lab.verify.reference import worst_rel_l2
+from kda_lab.verify.reference import LENGTHS, changes_of, worst_rel_l2
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,8 @@ class Check:
     what: str
     """One sentence: what is measured, with its unit."""
     judge: Callable[[Observation], Finding | None]
+    optional: bool = False
+    """May be absent from a record, for a reason that the record states."""
 
     def result(self, seen: Observation) -> CheckResult | None:
         """The check's result on an observation; None where it does not apply."""
@@ -172,22 +176,55 @@ def _state_zero(seen: Observation) -> Finding:
     return Finding(float(sum(left.values())), 0.0, detail or f"{len(seen.state)} state tensors")
 
 
-CHECKS: tuple[Check, ...] = (
+_BEFORE: tuple[Check, ...] = (
     Check("launch", "Failures of the arm's own code, a count.", _launch),
     Check("error_fp32", "rel-L2 against the unrounded FP32 oracle.", _error_fp32),
-    Check("error_pinned", "rel-L2 against the pinned production output.", _error_pinned),
+    Check("error_pinned", "rel-L2 against the pinned production output.", _error_pinned, optional=True),
     Check("row_max", "rel-L2 of the worst row against the FP32 oracle.", _row_max),
     Check("output_written", "Output elements that no launch wrote, a count.", _output_written),
     Check("output_finite", "Written output elements that are not finite, a count.", _output_finite),
     Check("guards", "Elements written outside the outputs, a count over all phases.", _guards),
     Check("inputs_unchanged", "Inputs that a launch changed, a count over all phases.", _inputs_unchanged),
     Check("repeat_bits", "Outputs whose bits differ between launches of the same inputs, a count.", _repeat_bits),
-    Check("changed_lengths_shorter", "rel-L2 after a refill in place with shorter live lengths.", _changed("shorter")),
-    Check("changed_lengths_longer", "rel-L2 after a refill in place with longer live lengths.", _changed("longer")),
+)
+_AFTER: tuple[Check, ...] = (
     Check("state_zero", "Elements of the arm's state that are not zero between calls, a count.", _state_zero),
 )
-"""Every check, in the order in which a record lists them; `launch` first, so that it names a crash."""
+
+
+def checks_for(changes: tuple[str, str]) -> tuple[Check, ...]:
+    """Every check, in the order in which a record lists them; `launch` first, so that it names a crash.
+
+    Args:
+        changes: names of the two changed contents. Live lengths give `changed_lengths_shorter` and
+            `changed_lengths_longer`, any other name gives `changed_<name>`.
+    """
+    return (*_BEFORE, *(_change_check(name) for name in changes), *_AFTER)
+
+
+def checks_of(op: Any) -> tuple[Check, ...]:
+    """The checks of an op: `cases.CHANGES` names its changed contents; without it they are live lengths."""
+    changes = changes_of(op)
+    return CHECKS if changes == LENGTHS else checks_for(changes)
+
+
+def checks_of_name(op_name: str) -> tuple[Check, ...]:
+    """The checks that a record of this op must hold; those of live lengths where no op has the name."""
+    return checks_of(load_op(op_name)) if op_name in op_names() else CHECKS
+
+
+def _change_check(name: str) -> Check:
+    if name in LENGTHS:
+        what = f"rel-L2 after a refill in place with {name} live lengths."
+        return Check(f"changed_lengths_{name}", what, _changed(name), optional=True)
+    return Check(
+        f"changed_{name}", f"rel-L2 after a refill in place with another {name}.", _changed(name), optional=True
+    )
+
+
+CHECKS = checks_for(LENGTHS)
+"""The checks of an op whose contents change by their live lengths."""
 
 CHECK_NAMES = tuple(check.name for check in CHECKS)
-OPTIONAL_CHECKS = frozenset({"error_pinned", "changed_lengths_shorter", "changed_lengths_longer"})
+OPTIONAL_CHECKS = frozenset(check.name for check in CHECKS if check.optional)
 """Checks that may be absent from a record, each for a reason that the record states."""

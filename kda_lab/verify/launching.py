@@ -6,14 +6,15 @@ warning turned into an error) is not an answer and ends the run, which then has 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import ModuleType
 from typing import TypeVar
 
 import torch
 
 from kda_lab import runtime
-from kda_lab.ops.protocol import Arm, Call, Launcher
+from kda_lab.ops.protocol import Arm, Call, Launcher, preparation_of
 
 T = TypeVar("T")
 
@@ -63,11 +64,32 @@ def wait(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def bind_one(arm: Arm, call: Call, device: torch.device) -> Launcher:
-    """Bind the arm to one call; an answer other than one callable is a failure of the arm."""
+@contextmanager
+def one_thread(device: torch.device) -> Iterator[None]:
+    """On a CPU, run torch on one thread inside, and on as many as before afterwards.
+
+    The tensors of a replay on a CPU are small: threads that wait for one another cost more than they
+    save, beside other processes twenty times as much.
+    """
+    before = torch.get_num_threads()
+    if device.type == "cpu":
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def bind_one(arm: Arm, call: Call, device: torch.device, may_prepare: bool = True) -> Launcher:
+    """Bind the arm to one call; an answer other than one callable is a failure of the arm.
+
+    So is a launcher with `prepare()` where `may_prepare` is False: what a launch must do could hide there.
+    """
     launchers = run_arm("bind", lambda: list(arm.bind([call])), device)
     if len(launchers) != 1 or not callable(launchers[0]):
         raise ArmFailure("bind", f"returned {len(launchers)} launchers for one call; allowed: one callable.")
+    if not may_prepare and preparation_of(launchers[0]) is not None:
+        raise ArmFailure("bind", "returned a launcher with prepare(); allowed: none, since its work is not timed.")
     return launchers[0]
 
 

@@ -1,9 +1,10 @@
 """What happened when an arm ran: its launches on guarded buffers, recorded phase by phase, judged later.
 
 The phases share one bound launcher and one set of buffers, as in a serving process:
-`first` and `repeat` on the original contents, `shorter` and `longer` after the buffers were
-refilled in place. On CUDA the last two are graph replays: `shorter` of a graph captured over the
-original contents, `longer` of a graph captured over the shorter ones.
+`first` and `repeat` on the original contents, then two phases after the buffers were refilled in
+place; the op names them (`shorter` and `longer` for live lengths). On CUDA the last two are graph
+replays: the first of a graph captured over the original contents, the second of a graph captured
+over the first changed ones.
 """
 
 from __future__ import annotations
@@ -11,13 +12,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from kda_lab.errors import Reason, VerificationError
-from kda_lab.ops.protocol import Arm, Call, Launcher
+from kda_lab.ops.protocol import Arm, Call, Launcher, preparation_of
 from kda_lab.verify import graph
 from kda_lab.verify.guarded import GuardedBuffer, copy_strided, same_bits
 from kda_lab.verify.launching import ArmFailure, bind_one, nonzero_state, run_arm, wait
 from kda_lab.verify.reference import Contents, Reference, Tensors
 
 ROLES = ("candidate", "baseline", "peer", "control", "mutant")
+READS_EVERYTHING = ("candidate", "mutant")
+"""Roles whose launch must do all of the work: they get a decoy and may not prepare by contents."""
 
 
 @dataclass(frozen=True)
@@ -88,40 +91,45 @@ def observe(arm: Arm, reference: Reference, settings: Settings) -> Observation:
 def _run_phases(arm: Arm, seen: Observation, settings: Settings) -> None:
     bench = _Bench(seen.reference)
     device = seen.reference.call.device
-    launcher = bind_one(arm, bench.call(), device)
+    launcher = bind_one(arm, bench.call(), device, may_prepare=settings.role not in READS_EVERYTHING)
     for turn in range(settings.repeats):
         name = "first" if turn == 0 else f"repeat_{turn}"
         seen.phases[name] = bench.launch(name, seen.reference.original, launcher, "eager")
         if settings.first_only:
             return
     if not seen.fixed_lengths:
-        mode = "graph" if device.type == "cuda" and settings.graphs else "eager"
-        _run_changed(bench, seen, launcher, mode, decoy=settings.role in ("candidate", "mutant"))
+        # What was prepared on the host (a scale read beforehand) is baked into a graph: such a launcher runs eagerly.
+        graphs = device.type == "cuda" and settings.graphs and preparation_of(launcher) is None
+        mode = "graph" if graphs else "eager"
+        _run_changed(bench, seen, launcher, mode, decoy=settings.role in READS_EVERYTHING)
     seen.state = run_arm("state_tensors", lambda: nonzero_state(arm), device)
 
 
 def _run_changed(bench: _Bench, seen: Observation, launcher: Launcher, mode: str, decoy: bool) -> None:
-    """Refill in place and launch. A decoy first: the same lengths at the same addresses, other values, not judged.
+    """Refill in place and launch. A decoy first: the first change with other values at its addresses, not judged.
 
     An arm that remembers its answer by addresses and lengths then gives the decoy's.
     """
     before = seen.reference.original
-    for contents in (seen.reference.shorter, seen.reference.longer):
+    for number, contents in enumerate(seen.reference.changed):
         launch = launcher
         if mode == "graph":
             bench.refill(before)
             launch = run_arm(
                 f"capture before {contents.name}", lambda: graph.capture(launcher, bench.device), bench.device
             )
-        if decoy and contents is seen.reference.shorter:
+        if decoy and number == 0:
             bench.launch(f"decoy of {contents.name}", _negated(contents), launch, mode)
         seen.phases[contents.name] = bench.launch(contents.name, contents, launch, mode)
         before = contents
 
 
 def _negated(contents: Contents) -> Contents:
-    """The contents with every floating-point input negated: same lengths, other answer, NaN where NaN was."""
-    inputs = {n: -t if t.is_floating_point() else t for n, t in contents.inputs.items()}
+    """The contents with every floating-point input negated: same lengths, other answer, NaN where NaN was.
+
+    One-byte floats are codes of a quantised format, such as block scales that have no sign: they stay.
+    """
+    inputs = {n: -t if t.is_floating_point() and t.element_size() > 1 else t for n, t in contents.inputs.items()}
     return replace(contents, inputs=inputs)
 
 
@@ -152,6 +160,10 @@ class _Bench:
         for buffer in self._outputs.values():
             buffer.poison(self._turn)
         self._turn += 1
+        # Again before each launch, outside of what a graph holds: contents may be others than at the bind.
+        preparation = preparation_of(launcher)
+        if preparation is not None:
+            run_arm(f"prepare {name}", preparation, self.device)
         # Work on a stream of the arm's own must not overtake the refill and the poison.
         wait(self.device)
         run_arm(name, launcher, self.device)

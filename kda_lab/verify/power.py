@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from kda_lab.ops.protocol import Call, FunctionArm, Mutant
-from kda_lab.verify.checks import CHECKS, Check
+from kda_lab.verify.checks import Check, checks_of
 from kda_lab.verify.observation import Settings
 from kda_lab.verify.reference import Reference, make_reference
 from kda_lab.verify.replay import Replay, replay
@@ -70,10 +70,10 @@ def gate_power(
     op: Any,
     capture: Any,
     device: torch.device | str,
-    checks: Sequence[Check] = CHECKS,
+    checks: Sequence[Check] | None = None,
     reference: Reference | None = None,
 ) -> Power:
-    """Replay the control and every applicable mutant through `checks`.
+    """Replay the control and every applicable mutant through `checks`, those of the op when None.
 
     Args:
         op: the op's modules; `.mutants.MUTANTS` and `.oracle.emulate` are used here.
@@ -83,6 +83,7 @@ def gate_power(
         VerificationError: as `replay`; a mutant's own failure is an outcome, not an exception.
     """
     device = torch.device(device)
+    checks = checks_of(op) if checks is None else checks
     if reference is None:
         reference = make_reference(op, capture, device)
     control = replay(op, _control(op), capture, device, _SETTINGS, checks, reference)

@@ -11,14 +11,17 @@ from typing import Any
 
 import torch
 
-from kda_lab.errors import ParameterError, VerificationError
+from kda_lab.errors import ParameterError, Reason, VerificationError
 from kda_lab.ops.protocol import Call
 from kda_lab.verify import metrics
 
 GUARD_ROWS = 64
 """Rows behind everything that any contents may fill: they hold NaN in every phase."""
 ROOM_ROWS = 2048
-"""Rows that `longer` contents may grow into; they hold NaN in the other phases."""
+"""Rows that changed contents may grow into; they hold NaN in the other phases."""
+
+LENGTHS = ("shorter", "longer")
+"""Names of the changed contents of an op that says nothing else: fewer live rows, then more."""
 
 Tensors = dict[str, torch.Tensor]
 
@@ -28,7 +31,7 @@ class Contents:
     """One filling of the input buffers and what must come out of it."""
 
     name: str
-    """`original`, `shorter` or `longer`."""
+    """`original`, or one of the two names of `changes_of`: `shorter`, `longer`."""
     inputs: Tensors
     fp32: Tensors
     """Unrounded FP32 oracle, one tensor an output."""
@@ -63,8 +66,8 @@ class Reference:
     roomy: Call
     """The call with room to grow but without guard rows: what changed contents were made for."""
     original: Contents
-    shorter: Contents
-    longer: Contents
+    changed: tuple[Contents, Contents]
+    """Two other fillings of the same buffers, in the order in which they are put there."""
     emulated: Tensors
     """The op's emulated arithmetic on the original contents, in the outputs' dtypes."""
     pinned: Tensors
@@ -77,6 +80,19 @@ class Reference:
     def pinned_is_sound(self) -> bool:
         """Whether the pinned output itself passes the capture's limit."""
         return self.pinned_fp32 is not None and metrics.within(self.pinned_fp32, self.original.limit_error)
+
+
+def changes_of(op: Any) -> tuple[str, str]:
+    """Names of the op's two changed contents, as `cases.changed(call, name, seed, source)` knows them.
+
+    Raises:
+        VerificationError: `cases.CHANGES` does not hold two distinct names.
+    """
+    names = tuple(str(name) for name in getattr(op.cases, "CHANGES", LENGTHS))
+    if len(names) != 2 or len(set(names)) != 2 or not all(n.isidentifier() for n in names):
+        allowed = "two distinct names, such as ('shorter', 'longer')"
+        raise VerificationError("verify", [Reason("cases.CHANGES", repr(names), allowed, "Mend the op.")])
+    return names[0], names[1]
 
 
 def worst_rel_l2(outputs: Tensors, references: Tensors) -> float:
@@ -99,7 +115,7 @@ def make_reference(op: Any, capture: Any, device: torch.device, seed: int = 1) -
     roomy = op.cases.with_guard_rows(capture.call.to(device), ROOM_ROWS)
     call = op.cases.with_guard_rows(roomy, GUARD_ROWS)
     original, emulated = _contents(op, "original", call, capture.kind)
-    changed = {name: _changed(op, name, roomy, original, (capture.kind, seed)) for name in ("shorter", "longer")}
+    first, second = (_changed(op, name, roomy, original, (capture.kind, seed)) for name in changes_of(op))
     pinned = {n: t.to(device) for n, t in capture.pinned.items()}
     pinned_fp32 = original.error(pinned) if pinned else None
     reference = Reference(
@@ -109,11 +125,11 @@ def make_reference(op: Any, capture: Any, device: torch.device, seed: int = 1) -
         call=call,
         roomy=roomy,
         original=original,
+        changed=(first, second),
         emulated=emulated,
         pinned=pinned,
         pinned_fp32=pinned_fp32,
         limit_pinned=original.limit_error,
-        **changed,
     )
     if not reference.pinned_is_sound:
         return reference
@@ -134,6 +150,10 @@ def _changed(op: Any, name: str, roomy: Call, original: Contents, how: tuple[str
         if name != "longer":
             raise
         return replace(original, name=name)
+    shuffled = getattr(op.cases, "shuffled", None)
+    if shuffled is not None and name == changes_of(op)[1]:
+        # What neither change replaces (a weight) comes from the op's shuffle, or an arm could keep it by its address.
+        inputs = {**shuffled(roomy, seed), **inputs}
     return _contents(op, name, op.cases.with_guard_rows(roomy.with_inputs(**inputs), GUARD_ROWS), "synthetic")[0]
 
 

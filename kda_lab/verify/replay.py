@@ -10,7 +10,7 @@ import torch
 
 from kda_lab.errors import VerificationError
 from kda_lab.ops.protocol import Arm
-from kda_lab.verify.checks import CHECKS, Check, CheckResult
+from kda_lab.verify.checks import Check, CheckResult, checks_of
 from kda_lab.verify.observation import Observation, Settings, observe
 from kda_lab.verify.reference import Reference, make_reference, worst_rel_l2
 from kda_lab.verify.tamper import require_untouched
@@ -51,7 +51,7 @@ def replay(
     capture: Any,
     device: torch.device | str,
     settings: Settings | None = None,
-    checks: Sequence[Check] = CHECKS,
+    checks: Sequence[Check] | None = None,
     reference: Reference | None = None,
 ) -> Replay:
     """Run an arm on a capture's tensors with poison, guards and changed contents, and judge the result.
@@ -62,7 +62,7 @@ def replay(
         capture: `.name .kind .call .pinned .sha256`, from `captures.store` or synthetic.
         device: where it runs.
         settings: launches and role; the defaults judge a candidate.
-        checks: the rules; leave one out to see what it alone would catch.
+        checks: the rules, those of the op when None; leave one out to see what it alone would catch.
         reference: from `make_reference` for this capture and device, to save its cost; made here when None.
 
     Raises:
@@ -73,6 +73,7 @@ def replay(
     reason = arm.unavailable(device)
     if reason:
         raise VerificationError("verify", f"arm {arm.name} cannot be judged on {device}: {reason}.")
+    checks = checks_of(op) if checks is None else checks
     if not checks:
         raise VerificationError("verify", "checks is empty; allowed: at least one check, such as CHECKS.")
     if reference is None:

@@ -21,6 +21,7 @@ from kda_lab.errors import ParameterError, Reason
 from kda_lab.ops.protocol import Arm
 from kda_lab.ops.registry import load_op
 from kda_lab.run_folder import RunFolder, write_json_lines
+from kda_lab.verify.launching import one_thread
 from kda_lab.verify.observation import ROLES, Settings
 from kda_lab.verify.power import gate_power
 from kda_lab.verify.records import Record, power_record, refused_record, stress_record, to_record
@@ -136,7 +137,8 @@ def run_replays(
     others = [r for r in before if not _replaced(r, op_name, names, arms)]
     records: list[Record] = []
     for name in tqdm(names, desc=f"replay {op_name}", unit="capture", disable=not progress):
-        records += sweep.capture(captures.load(name))
+        with one_thread(device):
+            records += sweep.capture(captures.load(name))
         write_json_lines(run.verify_records, others + records)
     return ReplayRun(records, run.verify_records, sweep.kept)
 

@@ -30,7 +30,7 @@ def _judging_code() -> Iterator[tuple[str, Any]]:
                 for method, function in sorted(vars(value).items()):
                     if isinstance(function, FunctionType):
                         yield f"{module.__name__}.{name}.{method}", (function, function.__code__)
-    yield "kda_lab.verify.checks.CHECKS", checks.CHECKS
+    yield from ((f"kda_lab.verify.checks.{name}", getattr(checks, name)) for name in ("CHECKS", "_BEFORE", "_AFTER"))
     yield "torch.linalg.vector_norm", torch.linalg.vector_norm
     yield from ((f"torch.{name}", getattr(torch, name)) for name in TORCH_NAMES)
     yield from ((f"torch.Tensor.{name}", getattr(torch.Tensor, name)) for name in TENSOR_NAMES)

@@ -11,7 +11,7 @@ from typing import Any
 
 from kda_lab.errors import VerificationError
 from kda_lab.run_folder import RunFolder, write_json
-from kda_lab.verify.checks import CHECK_NAMES, OPTIONAL_CHECKS
+from kda_lab.verify.checks import Check, checks_of_name
 
 Record = dict[str, Any]
 REQUIRED_ROLES = ("candidate", "baseline")
@@ -133,18 +133,19 @@ def _where(record: Record) -> str:
 
 def _replay_failures(record: Record) -> list[str]:
     found = {c["name"]: c for c in record["checks"]}
-    absent = [n for n in CHECK_NAMES if n not in found and not _excused(record, n)]
+    wanted = checks_of_name(record["op"])
+    absent = [c.name for c in wanted if c.name not in found and not _excused(record, c)]
     failed = [
         f"{n} failed: value {c['value']!r}, limit {c['limit']!r}. {c['detail']}" for n, c in found.items() if not _ok(c)
     ]
     return failed + [f"check {n} is missing" for n in absent]
 
 
-def _excused(record: Record, name: str) -> bool:
+def _excused(record: Record, check: Check) -> bool:
     """Whether a check may be absent: for a stated reason, and never what this record could have shown."""
-    if name not in OPTIONAL_CHECKS or not record["skipped"].get(name):
+    if not check.optional or not record["skipped"].get(check.name):
         return False
-    if name == "error_pinned":
+    if check.name == "error_pinned":
         return record["errors"].get("pinned") is None
     return bool(record["role"] != "candidate")
 

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from kda_lab.captures.binding import bind, named_results, resolve, split
+from kda_lab.captures.binding import bind, named_results, of_op, resolve, split
 from kda_lab.errors import ParameterError
+from kda_lab.ops.protocol import OpSpec
 
 
 class Parent:
@@ -123,7 +124,13 @@ def test_a_builtin_without_signature_gets_numbered_names() -> None:
 
 def test_what_is_neither_tensor_nor_scalar_is_refused_with_its_type() -> None:
     """Nothing is dropped silently."""
-    pairs = [("c", object()), ("l", [1]), ("i", float("inf")), ("s", torch.eye(2).to_sparse()), ("d", torch.float16)]
+    pairs = [
+        ("c", object()),
+        ("l", [1]),
+        ("i", float("inf")),
+        ("s", torch.eye(2).to_sparse()),
+        ("d", torch.device("cpu")),
+    ]
     found = split(pairs)
     assert (found.tensors, found.scalars) == ({}, {})
     assert found.refused["c"] == "object is neither a tensor nor a plain scalar"
@@ -146,3 +153,24 @@ def test_what_is_neither_tensor_nor_scalar_is_refused_with_its_type() -> None:
 def test_results_are_named_in_order_or_by_key(result: Any, names: tuple[str, ...], found: list[str]) -> None:
     """What is no tensor has no name."""
     assert list(named_results(result, names)) == found
+
+
+def test_a_dtype_is_kept_by_its_name() -> None:
+    """JSON has no dtypes; a replay turns the name back."""
+    found = split([("out_dtype", torch.bfloat16), ("other", torch.float8_e4m3fn)])
+    assert (found.scalars, found.refused) == ({"out_dtype": "bfloat16", "other": "float8_e4m3fn"}, {})
+
+
+def test_arguments_that_are_no_ones_of_the_op_are_left_out_and_named() -> None:
+    """A door's `kernel` would be refused by every other arm; the output's None stays for the tap to sort out."""
+    spec = OpSpec("test.op", ("x",), ("scale",), ("out",))
+    found = of_op(split([("x", torch.zeros(1)), ("scale", 2.0), ("kernel", None), ("out", None)]), spec)
+    assert found.scalars == {"scale": 2.0, "out": None}
+    assert found.refused == {"kernel": "None is no argument of test.op"}
+
+
+def test_a_function_with_another_signature_keeps_all_its_arguments() -> None:
+    """Nothing is known of what its arguments mean."""
+    spec = OpSpec("test.op", ("x",), ("scale",), ("out",))
+    foreign = split([("x", torch.zeros(1)), ("sm_scale", 2.0)])
+    assert of_op(foreign, spec) is foreign

@@ -26,3 +26,13 @@ def test_an_unknown_row_is_a_key_error() -> None:
     """Only the rows that it was made with."""
     with pytest.raises(KeyError, match="tp1-B1-short"):
         GeneratedCaptures("qsa.packed_decode", ROWS, 7).load("tp1-B1-short")
+
+
+def test_the_published_shapes_of_the_product_are_generated_not_stored() -> None:
+    """29 rows, each a synthetic capture by its label; a small one is drawn here, the same each time."""
+    cases = load_op("nvfp4.gemm").cases
+    assert len(GeneratedCaptures("nvfp4.gemm", cases.published(), 7).names()) == 29
+    captures = GeneratedCaptures("nvfp4.gemm", cases.rows(("tiny_c",), (9,), ("random",)), 7)
+    first, again = captures.load("tiny_c-M9-random"), captures.load("tiny_c-M9-random")
+    assert (first.kind, first.pinned, first.sha256) == ("synthetic", {}, again.sha256)
+    assert first.call.inputs["weight"].stride() == (1, 288)

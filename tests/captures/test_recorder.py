@@ -12,9 +12,12 @@ from typing import Any
 import pytest
 import torch
 
+from kda_lab import nvfp4
 from kda_lab.captures.recorder import About, install_from_environment, record
 from kda_lab.captures.store import CaptureSet
 from kda_lab.errors import CaptureError, ParameterError
+from kda_lab.ops.arms import launcher
+from kda_lab.ops.registry import load_op
 
 
 class Layer:
@@ -385,3 +388,25 @@ def test_without_the_variable_nothing_is_installed(monkeypatch: pytest.MonkeyPat
     """Unset means off."""
     monkeypatch.delenv("KDA_LAB_CAPTURE", raising=False)
     assert install_from_environment() is None
+
+
+def test_the_door_of_a_product_can_be_tapped_and_replayed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Transposed weight, [1] alpha and the dtype survive, the door's own `kernel` is left out, and the call runs again."""
+    op = load_op("nvfp4.gemm")
+    call = op.cases.synthesise(op.cases.rows(("tiny_c",), (4,), ("random",))[0], 5, "cpu")
+    served = op.oracle.emulate(call)["out"]
+    monkeypatch.setattr(nvfp4.DISPATCHER, "call", lambda *given, **named: served)
+    arguments = [call.inputs[name] for name in op.spec.tensors]
+    with record("kda_lab.nvfp4.gemm", op="nvfp4.gemm", directory=tmp_path / "live") as tap:
+        assert nvfp4.gemm(*arguments, out_dtype=torch.bfloat16) is served
+    assert tap.statistics.last_failure == "" and tap.statistics.recorded == 1
+    capture = CaptureSet.open(tap.path).load("r0-000000")
+    assert capture.call.scalars == {"out_dtype": "bfloat16"}
+    assert capture.call.facts == {"M": 4, "N": 48, "K": 576, "kind": "real"}
+    assert "kernel: None is no argument of nvfp4.gemm" in capture.entry.folded
+    for name, tensor in call.inputs.items():
+        again = capture.call.inputs[name]
+        assert torch.equal(again, tensor) and again.stride() == tensor.stride(), name
+    asked = []
+    launcher(lambda *tensors, out_dtype, out: asked.append((len(tensors), out_dtype, out)), op.spec, capture.call)()
+    assert asked[0][:2] == (5, torch.bfloat16) and asked[0][2].shape == (4, 48)

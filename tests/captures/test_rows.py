@@ -51,3 +51,58 @@ def test_copies_keep_shape_and_values(shape: tuple[int, ...]) -> None:
     tensor = torch.arange(max(1, torch.Size(shape).numel()), dtype=torch.int32).reshape(shape)
     for copy in copies(tensor, 2):
         assert torch.equal(copy, tensor)
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.arange(15, dtype=torch.uint8).view(5, 3).t(),
+        torch.arange(24).view(2, 3, 4).permute(2, 0, 1),
+        torch.arange(4, dtype=torch.uint8).view(1, 4).t(),
+    ],
+    ids=["transposed", "permuted", "one row"],
+)
+def test_copies_keep_the_strides_of_a_dense_view(tensor: torch.Tensor) -> None:
+    """A weight stays the transposed view that the op wants, on memory of its own."""
+    first, second = copies(tensor, 2)
+    for copy in (first, second):
+        assert torch.equal(copy, tensor) and copy.stride() == tensor.stride()
+    assert (second.data_ptr() - first.data_ptr()) % ALIGNMENT_BYTES == 0
+    first.zero_()
+    assert torch.equal(second, tensor)
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [torch.arange(12).view(3, 4)[:, :2], torch.arange(3).view(3, 1).expand(3, 2)],
+    ids=["slice", "expanded"],
+)
+def test_copies_of_a_view_that_is_not_dense_are_contiguous(tensor: torch.Tensor) -> None:
+    """No copy writes twice to one place."""
+    copy = copies(tensor, 1)[0]
+    assert torch.equal(copy, tensor) and copy.is_contiguous()
+
+
+GEMMS = CaptureSet.open(Path(__file__).parents[2] / "data" / "captures" / "nvfp4.gemm")
+
+
+def test_a_row_of_a_product_has_its_axes_and_kind() -> None:
+    """There are no lengths; the first word of the name is the topology."""
+    op, rows = capture_rows(GEMMS, ["smollm2_down-M9"])
+    assert op.spec.name == "nvfp4.gemm"
+    wanted = {"M": 9, "N": 576, "K": 1536, "topology": "smollm2_down", "kind": "real"}
+    assert rows[0].parameters == wanted
+
+
+def test_sets_of_a_product_are_calls_of_the_op_with_other_contents_a_seed() -> None:
+    """Strides as the op wants them, memory of their own, and another product for another seed."""
+    op, rows = capture_rows(GEMMS, ["smollm2_down-M2"])
+    first, second = op.cases.make_sets(rows[0], 2, 1, "cpu")
+    recorded = GEMMS.load("smollm2_down-M2").call
+    for name, tensor in recorded.inputs.items():
+        assert first.inputs[name].stride() == tensor.stride(), name
+        assert first.inputs[name].data_ptr() != second.inputs[name].data_ptr(), name
+    other = op.cases.make_sets(rows[0], 1, 2, "cpu")[0]
+    products = [op.oracle.oracle_fp32(call)["out"] for call in (first, second, other)]
+    assert torch.equal(products[0], products[1])
+    assert not torch.allclose(products[0], products[2])

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kda_lab.contracts.facts import CallFacts, TensorFacts
-from kda_lab.contracts.model import Contract
+from kda_lab.contracts.model import Contract, Declaration
 
 BF16 = {"dtypes": ["bfloat16"], "alignment_bytes": 16}
 CU = {"dtypes": ["int32"], "shape": ["B+1"]}
@@ -60,6 +60,41 @@ CONTRACT: dict[str, Any] = {
     "benchmarks": [],
     "headline": [],
 }
+
+CODES = {"dtypes": ["uint8"], "alignment_bytes": 16}
+SCALES = {"dtypes": ["uint8", "float8_e4m3fn"], "alignment_bytes": 16}
+GEMM: dict[str, Any] = {
+    "op": "nvfp4.gemm",
+    "kernel": "streamed",
+    "entry": "gemm",
+    "language": "cuda",
+    "license": "Apache-2.0",
+    "author": "tests",
+    "task": "tests",
+    "tensors": {
+        "x_fp4": {**CODES, "shape": ["M", "K/2"]},
+        "weight": {**CODES, "shape": ["K/2", "N"], "transposed": True},
+        "x_sf": {**SCALES, "shape": ["ceil128(M)", "ceil4(K/16)"]},
+        "weight_sf": {**SCALES, "shape": ["ceil4(K/16)", "ceil128(N)"], "transposed": True},
+        "alpha": {"dtypes": ["float32"], "shape": [1]},
+        "out": {"dtypes": ["bfloat16", "float32"], "shape": ["M", "N"], "optional": True},
+    },
+    "scalars": {"out_dtype": {"kind": "dtype", "allowed": ["bfloat16", "float32"]}},
+    "callable": [
+        {
+            "axes": {
+                "M": {"minimum": 1, "maximum": 16},
+                "N": {"minimum": 16, "maximum": 2**20, "multiple_of": 16},
+                "K": {"minimum": 64, "maximum": 2**20, "multiple_of": 64},
+            }
+        }
+    ],
+    "fallback": {"kind": "chain", "chain": ["portable"]},
+    "state": {"scratch_bytes": 0, "concurrency": "any", "reset": "none"},
+    "kernels_per_call": 1,
+    "compile_units": [],
+}
+"""A declaration of `nvfp4.gemm`: every part of the grammar, transposed tensors, a dtype."""
 
 
 def contiguous(*shape: int) -> tuple[int, ...]:
@@ -120,3 +155,15 @@ def contract(make_contract: Callable[..., Contract]) -> Contract:
 def contract_values() -> dict[str, Any]:
     """The contract as plain values; copy before changing."""
     return CONTRACT
+
+
+@pytest.fixture(scope="session")
+def gemm_values() -> dict[str, Any]:
+    """The GEMM's declaration as plain values; copy before changing."""
+    return GEMM
+
+
+@pytest.fixture(scope="session")
+def gemm_declaration() -> Declaration:
+    """The declaration of a GEMM on packed codes."""
+    return Declaration.model_validate(GEMM)

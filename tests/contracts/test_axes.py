@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
-
 from kda_lab.contracts.axes import describe_rules, resolve_axes
 from kda_lab.contracts.facts import TensorFacts
-from kda_lab.contracts.model import ShapeRule, TensorGate, split_dimension
+from kda_lab.contracts.model import ShapeRule, TensorGate
 
 
 def facts(*shape: int) -> TensorFacts:
@@ -17,21 +15,6 @@ def facts(*shape: int) -> TensorFacts:
 def gate(*shape: int | str) -> TensorGate:
     """A gate with a shape."""
     return TensorGate(dtypes=("float32",), shape=shape)
-
-
-@pytest.mark.parametrize(
-    ("text", "parts"), [("B", ("B", 0)), ("B+1", ("B", 1)), ("HKV-12", ("HKV", -12)), ("k2+3", ("k2", 3))]
-)
-def test_a_dimension_is_a_name_and_a_constant(text: str, parts: tuple[str, int]) -> None:
-    """An axis name may carry one constant, added or subtracted."""
-    assert split_dimension(text) == parts
-
-
-@pytest.mark.parametrize("text", ["", "1B", "B*2", "B+", "B+C", "B + 1", "B+1+1"])
-def test_other_expressions_are_refused(text: str) -> None:
-    """Anything beyond a name plus a constant is an error that shows the text."""
-    with pytest.raises(ValueError, match="is no axis name like B, and no name plus a constant like B"):
-        split_dimension(text)
 
 
 def test_axes_are_read_through_constants() -> None:
@@ -64,6 +47,48 @@ def test_rules_are_described_in_one_line() -> None:
     rules = [
         ShapeRule.model_validate({"axes": {"HQ": 24, "D": [64, 128], "B": {"minimum": 1, "maximum": 8}}}),
         ShapeRule(axes={}),
+        ShapeRule.model_validate({"axes": {"K": {"minimum": 64, "maximum": 512, "multiple_of": 64}}}),
     ]
-    assert describe_rules(rules) == "HQ=24 D=64|128 B=1..8; any shapes"
+    assert describe_rules(rules) == "HQ=24 D=64|128 B=1..8; any shapes; K=64..512 (multiples of 64)"
     assert describe_rules([]) == "no shapes"
+
+
+GEMM_SCALES = {"x": gate("M", "K/2"), "w": gate("K/2", "N"), "x_sf": gate("ceil128(M)", "ceil4(K/16)")}
+
+
+def test_a_divided_axis_is_read_from_its_quotient() -> None:
+    """Half of K is seen, K is known, and containers are compared with what K and M need."""
+    axes, reasons = resolve_axes(GEMM_SCALES, {"x": facts(9, 40), "w": facts(40, 3), "x_sf": facts(128, 8)})
+    assert ({n: a.extent for n, a in axes.items()}, reasons) == ({"M": 9, "K": 80, "N": 3}, [])
+    assert axes["K"].named("K") == "x.shape[1] (K, from K/2)"
+    assert axes["M"].named("M") == "x.shape[0] (M)"
+
+
+def test_a_container_of_the_wrong_extent_says_how_it_is_computed() -> None:
+    """The reason names the field, what it should be, the formula, and where its axis was read."""
+    _, reasons = resolve_axes(GEMM_SCALES, {"x": facts(8, 40), "w": facts(40, 3), "x_sf": facts(120, 5)})
+    assert [str(r) for r in reasons] == [
+        "x_sf.shape[0] is 120; allowed: 128, which is ceil128(M) with M=8 from x.shape[0].",
+        "x_sf.shape[1] is 5; allowed: 8, which is ceil4(K/16) with K=80 from x.shape[1].",
+    ]
+
+
+def test_tensors_disagree_through_a_divisor() -> None:
+    """The second tensor that shows half of K is compared in its own extent."""
+    _, (reason,) = resolve_axes(GEMM_SCALES, {"x": facts(8, 40), "w": facts(39, 3)})
+    assert str(reason) == "w.shape[0] is 39; allowed: 40, which is K/2 with K=80 from x.shape[1]."
+
+
+def test_a_rest_of_a_division_allows_no_extent() -> None:
+    """Where K is no multiple of 16, no number of exact groups is right, and the reason says why."""
+    gates = {"x": gate("K/2"), "groups": gate("K/16")}
+    _, (reason,) = resolve_axes(gates, {"x": facts(20), "groups": facts(3)})
+    assert str(reason) == "groups.shape[0] is 3; allowed: none, since K=40 from x.shape[0] is no multiple of 16 (K/16)."
+
+
+def test_a_rounded_dimension_may_come_before_its_axis() -> None:
+    """Containers are compared once every axis is known, in whatever order the contract lists them; alone they show nothing."""
+    gates = {"x_sf": gate("ceil128(M)"), "x": gate("M")}
+    _, (reason,) = resolve_axes(gates, {"x": facts(129), "x_sf": facts(128)})
+    assert reason.allowed == "256, which is ceil128(M) with M=129 from x.shape[0]"
+    assert resolve_axes(gates, {"x_sf": facts(100)}) == ({}, [])

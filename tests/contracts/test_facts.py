@@ -57,6 +57,25 @@ def test_contiguous_agrees_with_torch(shape: list[int], order: list[int], step: 
     assert tensor_facts(view).contiguous == view.is_contiguous()
 
 
+@given(
+    shape=st.lists(st.integers(0, 4), min_size=2, max_size=4), order=st.permutations(range(4)), step=st.integers(1, 2)
+)
+@settings(derandomize=True, deadline=None)
+def test_transposed_agrees_with_torch(shape: list[int], order: list[int], step: int) -> None:
+    """A tensor is transposed exactly when its last two dimensions swapped are contiguous."""
+    view = torch.zeros([2 * e for e in shape])[tuple(slice(0, step * e, step) for e in shape)]
+    view = view.permute([o for o in order if o < len(shape)])
+    assert tensor_facts(view).transposed == view.transpose(-1, -2).is_contiguous()
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides"), [((), ()), ((4,), (1,)), ((2, 2), (1,))], ids=["scalar", "vector", "broken"]
+)
+def test_nothing_below_two_dimensions_is_transposed(shape: tuple[int, ...], strides: tuple[int, ...]) -> None:
+    """Where there are no two dimensions to swap, or strides that do not fit, the answer is no."""
+    assert not TensorFacts("uint8", shape, strides, "cuda", 0).transposed
+
+
 def test_strides_that_do_not_fit_the_shape_are_not_contiguous() -> None:
     """Facts made by hand with a stride missing are refused, not guessed."""
     assert not TensorFacts("float32", (2, 2), (1,), "cuda", 0).contiguous

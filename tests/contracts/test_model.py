@@ -13,7 +13,7 @@ import pytest
 from pydantic import ValidationError
 
 from kda_lab.contracts import model
-from kda_lab.contracts.model import Contract
+from kda_lab.contracts.model import Contract, Declaration
 
 SCHEMA_FILE = Path(model.__file__).with_name("contract.schema.json")
 
@@ -34,7 +34,7 @@ REFUSED: dict[str, tuple[str, Any, str]] = {
     "version-0": ("version", 0, "greater than or equal to 1"),
     "contract-version-2": ("contract_version", 2, "Input should be 1"),
     "no-dtype": ("tensors.q.dtypes", [], "at least 1 item"),
-    "bad-dimension": ("tensors.q.shape.0", "B*2", "'B\\*2' is no axis name like B"),
+    "bad-dimension": ("tensors.q.shape.0", "B*2", r"a dimension is 'B\*2'; allowed: a number, or an axis name like B"),
     "negative-extent": ("tensors.q.shape.0", -1, "an extent is -1; allowed: 0 or more"),
     "odd-alignment": ("tensors.q.alignment_bytes", 24, "alignment_bytes is 24; allowed: a power of two from 1 to 256"),
     "cpu-gate": ("tensors.q.device", "cpu", "Input should be 'cuda'"),
@@ -142,6 +142,55 @@ def test_two_architectures_citing_one_evidence_are_refused(
         make_contract(architectures=both)
 
 
+GEMM_REFUSED: dict[str, tuple[str, Any, str]] = {
+    "axis-only-rounded": (
+        "tensors.x_sf.shape",
+        ["ceil128(R)", "ceil4(K/16)"],
+        r"a shape has 'ceil128\(R\)', but no required tensor shows R; allowed: a rounded dimension of an axis that",
+    ),
+    "axis-shown-by-an-output-only": (
+        "tensors.x_fp4.shape",
+        ["T", "K/2"],
+        r"a shape has 'ceil128\(M\)', but no required tensor shows M",
+    ),
+    "step-too-small": (
+        "callable.0.axes.K.multiple_of",
+        8,
+        r"a shape has 'ceil4\(K/16\)', but the callable rule {.*'multiple_of': 8.*} lets K be no multiple of 16",
+    ),
+    "odd-list": ("callable.0.axes.K", [64, 72], r"lets K be no multiple of 16; allowed: such multiples only"),
+    "free-axis": ("callable", [{"axes": {"M": 1}}], "lets K be no multiple of 16"),
+    "integer-for-a-dtype": ("scalars.out_dtype.allowed", [1], "allowed: names of dtypes"),
+}
+
+
+@pytest.mark.parametrize("case", GEMM_REFUSED)
+def test_a_declaration_that_could_pass_a_wrong_container_is_refused(case: str, gemm_values: dict[str, Any]) -> None:
+    """A rounded dimension must have an axis to check against, and rules that leave no rest of its division."""
+    path, value, words = GEMM_REFUSED[case]
+    Declaration.model_validate(gemm_values)
+    with pytest.raises(ValidationError, match=words):
+        Declaration.model_validate(put(gemm_values, path, value))
+
+
+def test_a_divisor_that_another_tensor_shows_needs_no_rule(gemm_values: dict[str, Any]) -> None:
+    """When a required tensor shows exact groups of 16, K is a multiple of 16 whatever the rules say."""
+    groups = {"dtypes": ["uint8"], "shape": ["K/16"]}
+    values = {**gemm_values, "tensors": {**gemm_values["tensors"], "groups": groups}, "callable": [{"axes": {"M": 1}}]}
+    assert Declaration.model_validate(values).callable[0].axes == {"M": 1}
+
+
+def test_a_compile_unit_of_cuda_says_how_it_is_built(gemm_values: dict[str, Any]) -> None:
+    """Shared memory and compiler options are kept; a unit that was written before they exist has none."""
+    unit = {"function": "f", "signature": {}, "constants": {}}
+    asked = {**unit, "dynamic_shared_bytes": 65536, "options": ["-std=c++17"]}
+    first, second = Declaration.model_validate({**gemm_values, "compile_units": [unit, asked]}).compile_units
+    assert (first.dynamic_shared_bytes, first.options) == (0, ())
+    assert (second.dynamic_shared_bytes, second.options) == (65536, ("-std=c++17",))
+    with pytest.raises(ValidationError, match="greater than or equal to 0"):
+        Declaration.model_validate({**gemm_values, "compile_units": [{**unit, "dynamic_shared_bytes": -1}]})
+
+
 RANGE = {"minimum": 2, "maximum": 4}
 
 
@@ -159,6 +208,8 @@ RANGE = {"minimum": 2, "maximum": 4}
         ([24, 24], 24, True),
         ([24, 25], 24, False),
         (24, [12, 24], True),
+        (48, {**RANGE, "maximum": 64, "multiple_of": 16}, True),
+        (40, {**RANGE, "maximum": 64, "multiple_of": 16}, False),
     ],
 )
 def test_a_dispatched_value_lies_within_the_callable_one(

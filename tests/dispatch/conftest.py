@@ -14,6 +14,7 @@ import torch
 
 from kda_lab.contracts.facts import CallFacts, call_facts
 from kda_lab.dispatch.dispatcher import Dispatcher
+from kda_lab.dispatch.fallback import FallbackFunction
 from kda_lab.ops.protocol import OpSpec
 
 SPEC = OpSpec("toy.scale", ("x", "w"), ("factor",), ("out",), refusal="unsupported toy call")
@@ -118,8 +119,8 @@ def dispatcher(tmp_path: Path, gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) ->
     """A dispatcher over the fake kernels, with a fallback called `plain` and a clean environment."""
     for name in ("KDA_LAB_KERNEL", "KDA_LAB_DISPATCH", "KDA_LAB_ALLOW_COMPILED"):
         monkeypatch.delenv(name, raising=False)
-    fallbacks = {"plain": lambda x, w, *, factor, out=None: "plain"}
-    return Dispatcher(tmp_path / "kernels", fallbacks, gpu)
+    plain = FallbackFunction("plain", lambda x, w, *, factor, out=None: "plain", lambda facts: ())
+    return Dispatcher(tmp_path / "kernels", [plain], gpu)
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 import torch
 
 from kda_lab.dispatch.dispatcher import Dispatcher
+from kda_lab.dispatch.fallback import FallbackFunction
 from kda_lab.errors import ContractError, KernelLoadError, ParameterError, Reason
 from kda_lab.ops.protocol import OpSpec
 
@@ -94,11 +96,65 @@ def test_fallback_runs_when_nothing_matches(
     assert list(statistics.misses.values()) == [1]
 
 
+def test_a_fallback_kernel_serves_what_no_other_takes(
+    write_kernel: Write, run: Run, dispatcher: Dispatcher, spec: OpSpec
+) -> None:
+    """An exported kernel named in the chain runs by its callable shapes, is loaded by its hash, and is counted as a fallback."""
+    chain = replace(spec, fallback=("portable",))
+    write_kernel("fast")
+    write_kernel("portable", dispatched=[])
+    assert [run(chain), run(chain, rows=9), run(chain, rows=9)] == ["fast", "portable", "portable"]
+    statistics = dispatcher.statistics()
+    assert (statistics.hits, statistics.fallbacks) == ({"toy.scale: fast": 1}, {"toy.scale: portable": 2})
+    ((miss, count),) = statistics.misses.items()
+    assert miss.startswith("toy.scale: x.shape[0] (T) is 9; allowed: 1..8.")
+    assert miss.endswith("(kernel fast) -> fallback portable")
+    assert count == 2
+
+
+def test_an_exhausted_chain_raises_with_the_reasons_of_every_member(
+    write_kernel: Write, spec: OpSpec, tmp_path: Path, gpu: Any
+) -> None:
+    """When nobody takes the call, the error names the kernels' reasons and each fallback's, by name."""
+    write_kernel("fast")
+    write_kernel("portable", dispatched=[])
+    no = Reason("device.capability", "9.0", "exactly 12.0")
+    library = FallbackFunction("library", lambda *a, **k: "library", lambda facts: (no,))
+    chain = replace(spec, fallback=("library", "portable", "absent"))
+    with pytest.raises(ContractError) as caught:
+        Dispatcher(tmp_path / "kernels", [library], gpu).call(
+            chain, (x(65), torch.zeros(8)), {"factor": 2}, {"out": None}
+        )
+    text = str(caught.value)
+    assert text.startswith(
+        "toy.scale: unsupported toy call: x.shape[0] (T) is 65; allowed: 1..8. Dispatched: D=8 T=1..8."
+    )
+    assert "device.capability is 9.0; allowed: exactly 12.0. (fallback library)" in text
+    assert "x.shape[0] (T) is 65; allowed: 1..64. Callable: D=8 T=1..64. (fallback portable)" in text
+    assert text.endswith("Export it with kda-lab export. (fallback absent)")
+
+
+def test_an_error_of_a_fallback_comes_through(write_kernel: Write, run: Run, spec: OpSpec) -> None:
+    """A fallback that raises is not replaced by the next one."""
+    chain = replace(spec, fallback=("portable", "plain"))
+    write_kernel("portable")
+    with pytest.raises(RuntimeError, match="thirteen"):
+        run(chain, factor=13)
+
+
+def test_a_tampered_fallback_kernel_is_not_passed_over(write_kernel: Write, run: Run, spec: OpSpec) -> None:
+    """A portable kernel that was edited after its export is loud, though a function stands behind it."""
+    folder = write_kernel("portable")
+    (folder / "kernel.py").write_text("def scale(x, w, *, factor, out): return 'evil'\n")
+    with pytest.raises(KernelLoadError, match=r"portable/kernel\.py sha256"):
+        run(replace(spec, fallback=("portable", "plain")))
+
+
 def test_no_fallback_function_raises(write_kernel: Write, chain_spec: OpSpec, tmp_path: Path, gpu: Any) -> None:
     """A chain whose names have no function here raises instead of doing nothing."""
     write_kernel("alpha")
     with pytest.raises(ContractError, match="unsupported toy call"):
-        Dispatcher(tmp_path / "kernels", {}, gpu).call(chain_spec, (x(), torch.zeros(8)), {"factor": 0}, {"out": None})
+        Dispatcher(tmp_path / "kernels", (), gpu).call(chain_spec, (x(), torch.zeros(8)), {"factor": 0}, {"out": None})
 
 
 def test_demands_of_the_op_refuse_whatever_the_kernels_say(

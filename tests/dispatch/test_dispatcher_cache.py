@@ -297,3 +297,18 @@ def test_names_are_part_of_the_key(write_kernel: Write, dispatcher: Dispatcher, 
     assert dispatcher.call(spec, tensors, {"factor": 2}, {"out": None}) == "alpha"
     with pytest.raises(ContractError, match=r"bias is 2; allowed: one of factor\."):
         dispatcher.call(spec, tensors, {"bias": 2}, {"out": None})
+
+
+def test_a_dtype_is_part_of_the_key(write_kernel: Write, dispatcher: Dispatcher, spec: OpSpec, gpu: Any) -> None:
+    """A scalar that is a dtype is cached, two dtypes apart, and never confused with its name."""
+    write_kernel("alpha", scalars={"factor": {"kind": "dtype", "allowed": ["bfloat16", "float32"]}})
+    tensors = (placed(4, 8), placed(1, 16).view(torch.float32)[0])
+
+    def call(factor: Any) -> Any:
+        return dispatcher.call(spec, tensors, {"factor": factor}, {"out": None})
+
+    assert [call(torch.bfloat16), call(torch.bfloat16), call(torch.float32)] == ["alpha"] * 3
+    assert gpu.asked == 2
+    for wrong, shown in ((torch.float16, "torch.float16"), ("bfloat16", "'bfloat16'")):
+        with pytest.raises(ContractError, match=f"factor is {shown}; allowed: torch.bfloat16, torch.float32"):
+            call(wrong)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kda_lab.dispatch.explanation import Explanation
+from kda_lab.dispatch.fallback import FallbackVerdict
 from kda_lab.dispatch.selection import Choice, KernelVerdict
 from kda_lab.errors import Reason
 
@@ -43,3 +44,21 @@ def test_forced_kernel_is_marked() -> None:
     explanation = Explanation(Choice("toy.scale", (ACCEPTS,), forced="alpha"), "kernel alpha")
     assert str(explanation).splitlines()[0] == "toy.scale: kernel alpha (forced: alpha)"
     assert explanation.kernel == "alpha"
+
+
+def test_the_chain_is_listed_in_order() -> None:
+    """Each fallback that was asked stands with its answer and reasons; those behind are named as not asked."""
+    chain = (
+        FallbackVerdict("library", "function", (Reason("device.capability", "9.0", "exactly 12.0"),)),
+        FallbackVerdict("missing", "absent", (Reason("missing", "absent", "an exported kernel"),)),
+        FallbackVerdict("portable", "kernel", ()),
+    )
+    text = str(Explanation(Choice("toy.scale", (REJECTS,), chain=chain), "fallback portable", ("last",)))
+    assert text.splitlines()[4:] == [
+        "  fallback library rejects",
+        "    device.capability is 9.0; allowed: exactly 12.0.",
+        "  fallback missing rejects",
+        "    missing is absent; allowed: an exported kernel.",
+        "  fallback portable accepts (callable shapes)",
+        "  fallback last: not asked",
+    ]

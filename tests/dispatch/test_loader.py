@@ -49,6 +49,51 @@ def test_one_changed_byte_is_refused_before_import(write_kernel: Write) -> None:
     assert not hasattr(sys, "kda_ran")
 
 
+DEVICE = "__global__ void f() {}\n"
+READS = "from pathlib import Path\nTEXT = Path(__file__).with_suffix('.cu').read_text()\ndef scale(): return TEXT\n"
+
+
+def with_device_code(folder: Path, text: str = DEVICE) -> Path:
+    """List a .cu file beside the Python source, in a contract of language cuda."""
+    (folder / "kernel.cu").write_text(text)
+    listed = [
+        {"path": n, "sha256": hashlib.sha256((folder / n).read_bytes()).hexdigest(), "language": x, "license": "none"}
+        for n, x in (("kernel.py", "python"), ("kernel.cu", "cuda"))
+    ]
+    edit_contract(folder, sources=listed, language="cuda")
+    return folder
+
+
+def test_device_code_is_hashed_and_held(write_kernel: Write) -> None:
+    """A CUDA C++ kernel loads when both hashes are right and its module read the very device code."""
+    assert load_kernel(with_device_code(write_kernel(source=READS))).entry() == DEVICE
+
+
+def test_changed_device_code_is_refused_before_import(write_kernel: Write) -> None:
+    """One more byte in the .cu file, and nothing runs."""
+    folder = with_device_code(write_kernel(source="import sys\nsys.kda_ran = True\ndef scale(): pass\n"))
+    (folder / "kernel.cu").write_text(DEVICE + " ")
+    with pytest.raises(KernelLoadError, match=r"alpha/kernel\.cu sha256 is '"):
+        load_kernel(folder)
+    assert not hasattr(sys, "kda_ran")
+
+
+def test_host_code_with_another_device_text_is_refused(write_kernel: Write) -> None:
+    """Host code that does not hold the hashed text could compile anything; it does not stay imported."""
+    folder = with_device_code(write_kernel(source="TEXT = 'other'\ndef scale(): return TEXT\n"))
+    before = set(sys.modules)
+    with pytest.raises(KernelLoadError, match=r"text of alpha/kernel\.cu is not held by its host code"):
+        load_kernel(folder)
+    assert not [name for name in set(sys.modules) - before if "alpha" in name]
+
+
+def test_equal_host_code_with_other_device_code_is_another_module(write_kernel: Write) -> None:
+    """Two versions that differ in device code alone do not share a place in sys.modules."""
+    first = load_kernel(with_device_code(write_kernel(source=READS))).module
+    second = load_kernel(with_device_code(write_kernel(source=READS), DEVICE * 2)).module
+    assert first.__name__ != second.__name__
+
+
 def test_missing_source_is_refused(write_kernel: Write) -> None:
     """A listed file that is not there is named."""
     folder = write_kernel()

@@ -51,3 +51,19 @@ def test_statistics_print_as_a_table() -> None:
         "         4  miss      op: x is 1; allowed: 2.",
     ]
     assert str(Statistics({}, {}, {}, 0)) == "no call was dispatched"
+
+
+def test_a_fallback_is_logged_once_with_its_reasons(caplog: pytest.LogCaptureFixture) -> None:
+    """The first call says which fallback runs and why; later ones are counted under their reasons, and not logged."""
+    counters = Counters()
+    with caplog.at_level(logging.INFO, logger="kda_lab.dispatch"):
+        for reason in ("op: x is 1; allowed: 2.", "op: x is 3; allowed: 2."):
+            counters.miss(reason, "fallback plain").count += 1
+            counters.fallback("op", "plain", reason).count += 1
+    assert [r.getMessage() for r in caplog.records] == ["op: fallback plain runs, because op: x is 1; allowed: 2."]
+    snapshot = counters.snapshot(0)
+    assert snapshot.fallbacks == {"op: plain": 2}
+    assert snapshot.misses == {
+        "op: x is 1; allowed: 2. -> fallback plain": 1,
+        "op: x is 3; allowed: 2. -> fallback plain": 1,
+    }

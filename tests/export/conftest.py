@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import pytest
 
 from kda_lab.captures.store import CaptureSet
 from kda_lab.captures.synthetic import synthetic_set
+from kda_lab.dispatch.kernel_files import source_digest
 from kda_lab.run_folder import RunFolder, write_json, write_json_lines
 from kda_lab.timing.graph import GraphTimer
 from kda_lab.timing.protocol import Protocol
@@ -18,6 +18,7 @@ from kda_lab.timing.records import validated
 from kda_lab.verify.checks import CHECK_NAMES
 
 TOY = Path(__file__).with_name("toy_candidate.py")
+CUDA_TOY = Path(__file__).with_name("toy_cuda_candidate.py")
 OP = "qsa.packed_decode"
 Record = dict[str, Any]
 
@@ -30,8 +31,16 @@ def provenance(capability: tuple[int, int]) -> Record:
 class Records:
     """Builds the records of one capability for one source; a test changes what it wants to see refused."""
 
-    def __init__(self, captures: Path, source: Path = TOY, capability: tuple[int, int] = (9, 0)) -> None:
-        self.sha256 = hashlib.sha256(source.read_bytes()).hexdigest()
+    def __init__(
+        self,
+        captures: Path,
+        source: Path = TOY,
+        capability: tuple[int, int] = (9, 0),
+        language: str = "triton",
+        kernel: str = "_toy_kernel",
+    ) -> None:
+        self.sha256 = source_digest(source, language)
+        self.kernel = kernel
         self.arm = source.stem
         self.provenance = provenance(capability)
         opened = CaptureSet.open(captures)
@@ -117,7 +126,7 @@ class Records:
                 "copy_bandwidth_gb_s": 4300.0,
                 "read_bandwidth_gb_s": 4300.0,
                 "roof_us": 3.0,
-                "kernels": {"_toy_kernel": 1},
+                "kernels": {self.kernel: 1},
                 "prepare_us": 1.0,
                 "timer": GraphTimer.name,
                 "telemetry": {**telemetry, "throttle": (), "other_processes": 0},
@@ -140,6 +149,13 @@ def captures(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def records(captures: Path) -> Records:
     """Builder of records for the toy candidate on a (9, 0) GPU."""
     return Records(captures)
+
+
+@pytest.fixture
+def cuda_records(captures: Path) -> Records:
+    """Builder of records for the toy in CUDA C++, with its kernel's name as a profiler shows it."""
+    name = "void toy_decode<12, 256>(unsigned short const*, ...)"
+    return Records(captures, CUDA_TOY, language="cuda", kernel=name)
 
 
 WriteRun = Callable[..., RunFolder]

@@ -51,6 +51,6 @@ def test_tolerances_are_the_largest_limits_that_were_applied() -> None:
         {"capture_kind": kind, "checks": [{"name": "error_fp32", "limit": limit}]}
         for kind, limit in (("real", 0.002), ("real", 0.003), ("synthetic", 0.005))
     ]
-    found = assembly._tolerances({(9, 0): ArchitectureEvidence((9, 0), replays=replays)})
+    found = assembly._tolerances("qsa.packed_decode", {(9, 0): ArchitectureEvidence((9, 0), replays=replays)})
     assert [(t.gate, t.limit) for t in found] == [("error_fp32 (real)", 0.003), ("error_fp32 (synthetic)", 0.005)]
     assert found[0].source.startswith("largest limit of 2 replays") and found[0].metric != "error_fp32"

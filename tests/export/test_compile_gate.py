@@ -118,3 +118,83 @@ def test_units_get_a_cache_each(tmp_path: Path) -> None:
     found = compile_units(SOURCE, (COPY, other), (9, 0), tmp_path)
     assert [r.num_warps for r in found] == [4, 8]
     assert sorted(p.name for p in tmp_path.iterdir()) == ["sm90-0", "sm90-1"]
+
+
+CUDA_SOURCE = Path(__file__).with_name("toy_cuda_candidate.cu")
+DECODE = CompileUnit(
+    function="toy_decode<12, 256>",
+    signature={},
+    constants={"GROUP": 12, "D": 256},
+    num_warps=8,
+    options=("-std=c++17",),
+    dynamic_shared_bytes=1024,
+)
+
+
+@pytest.mark.parametrize("capability", [(9, 0), (12, 0), (12, 1)], ids=["sm90", "sm120", "sm121"])
+def test_cuda_unit_compiles_without_a_gpu(tmp_path: Path, capability: tuple[int, int]) -> None:
+    """A template instantiation becomes one cubin; registers are read from it, shared bytes include the launch's."""
+    found = compile_unit(CUDA_SOURCE, DECODE, capability, tmp_path / "cache")
+    (cubin,) = (tmp_path / "cache").rglob("*.cubin")
+    assert found.cubin_sha256 == compile_gate.hashlib.sha256(cubin.read_bytes()).hexdigest()
+    assert found.registers is not None and 8 <= found.registers <= 64
+    assert (found.spill_bytes, found.shared_bytes) == (0, 1024)
+
+
+def test_equal_device_code_gives_an_equal_cubin(tmp_path: Path) -> None:
+    """The path of the file does not enter, so an export is the same wherever it is made."""
+    copy = tmp_path / "elsewhere.cu"
+    copy.write_bytes(CUDA_SOURCE.read_bytes())
+    first = compile_unit(CUDA_SOURCE, DECODE, (9, 0), tmp_path / "a")
+    assert compile_unit(copy, DECODE, (9, 0), tmp_path / "b") == first
+
+
+def test_static_and_dynamic_shared_memory_count_together(tmp_path: Path) -> None:
+    """Static shared memory of the function plus what the launch asks for must fit the architecture."""
+    source = tmp_path / "big.cu"
+    source.write_text(
+        "__global__ void big(float* x) { __shared__ float s[8192]; s[threadIdx.x] = x[0];"
+        " __syncthreads(); x[threadIdx.x] = s[threadIdx.x ^ 1]; }\n"
+    )
+    unit = DECODE.model_copy(update={"function": "big", "dynamic_shared_bytes": 70 * 1024})
+    assert compile_unit(source, unit, (9, 0), tmp_path / "wide").shared_bytes == 102 * 1024
+    with pytest.raises(ExportError, match=r"shared_bytes is 104448; allowed: at most 101376\."):
+        compile_unit(source, unit, (12, 0), tmp_path / "narrow")
+
+
+@pytest.mark.parametrize(
+    ("update", "words"),
+    [
+        ({"function": "toy_decode<12>"}, r'NVRTC_ERROR_COMPILATION: .*function template "toy_decode"'),
+        ({"function": "absent"}, r'identifier "absent" is undefined'),
+        ({"options": ("-no-such-option",)}, r"NVRTC_ERROR_INVALID_OPTION"),
+        ({"options": ("-arch=sm_120a",)}, r"name \['sm_120a'\]; allowed here: sm_90, sm_90a, sm_90f"),
+    ],
+    ids=["template", "absent", "option", "architecture"],
+)
+def test_failed_cuda_compile_keeps_the_words_of_nvrtc(tmp_path: Path, update: dict[str, object], words: str) -> None:
+    """The error names unit and architecture and ends with the tail of NVRTC's log."""
+    with pytest.raises(ExportError, match=rf"(?s)capability \(9, 0\) does not compile .*{words}"):
+        compile_unit(CUDA_SOURCE, DECODE.model_copy(update=update), (9, 0), tmp_path / "cache")
+
+
+def test_architecture_of_a_unit_reaches_nvrtc(tmp_path: Path) -> None:
+    """An instruction of sm_90a alone compiles when the unit's options ask for sm_90a, and not without."""
+    source = tmp_path / "special.cu"
+    source.write_text('__global__ void special() { asm volatile("wgmma.fence.sync.aligned;"); }\n')
+    unit = DECODE.model_copy(update={"function": "special", "options": ("-arch=sm_90a",)})
+    assert compile_unit(source, unit, (9, 0), tmp_path / "a").registers is not None
+    with pytest.raises(ExportError, match="does not compile"):
+        compile_unit(source, unit.model_copy(update={"options": ()}), (9, 0), tmp_path / "plain")
+
+
+def test_resources_are_those_of_the_named_function(tmp_path: Path) -> None:
+    """A file may hold several functions: what is recorded is what the unit names, in either order."""
+    source = tmp_path / "two.cu"
+    heavy = "float a[32]; for (int i = 0; i < 32; ++i) a[i] = x[i * 32]; for (int i = 0; i < 32; ++i) x[i] = a[31 - i];"
+    source.write_text("__global__ void light(float* x) {}\n" + "__global__ void heavy(float* x) {" + heavy + "}\n")
+    used = [
+        compile_unit(source, DECODE.model_copy(update={"function": name}), (9, 0), tmp_path / name).registers
+        for name in ("light", "heavy")
+    ]
+    assert used[0] is not None and used[1] is not None and used[0] + 16 < used[1]

@@ -56,7 +56,7 @@ def test_records_are_sorted_by_capability(write_run: WriteRun, records: Any, toy
     assert set(one.runs) == {"run"} and set(one.runs["run"]) == {"verify.jsonl", "timing.jsonl", "verdict.json"}
     check_replays(one, hashes(records))
     check_power(one)
-    check_timing(one, kernels_per_call=1)
+    check_timing(one, toy.declaration)
 
 
 def test_no_run_and_two_runs_of_one_name(write_run: WriteRun, records: Any, toy: Candidate) -> None:
@@ -155,15 +155,15 @@ def test_timing_gate_wants_rechecks_kernels_and_trials(write_run: WriteRun, reco
     one.timings[0]["recheck"]["passed"] = False
     one.timings[0]["dropped"] = "wrong result"
     with pytest.raises(ExportError, match=r"export\.timing: sm90 tp2-B1-short trial 0 recheck is "):
-        check_timing(one, 1)
+        check_timing(one, toy.declaration)
     one.timings[0]["recheck"]["passed"] = True
     with pytest.raises(ExportError, match=r"kernels is \{'_toy_kernel': 1\}; allowed: 2 a call"):
-        check_timing(one, 2)
+        check_timing(one, toy.declaration.model_copy(update={"kernels_per_call": 2}))
     one.timings[1]["kernels"] = None
     with pytest.raises(ExportError, match=r"trial 1 kernels is None; allowed: 1 a call"):
-        check_timing(one, 1)
+        check_timing(one, toy.declaration)
     with pytest.raises(ExportError, match="sm90 trials is 0"):
-        check_timing(ArchitectureEvidence((9, 0)), 1)
+        check_timing(ArchitectureEvidence((9, 0)), toy.declaration)
 
 
 def test_warm_and_eager_rows_decide_nothing(write_run: WriteRun, records: Any, toy: Candidate) -> None:
@@ -228,3 +228,56 @@ def test_lax_limit_in_a_record_stops_the_export(write_run: WriteRun, records: An
     one = only(collect([write_run(verify)], toy))
     with pytest.raises(ExportError, match=r"limit of error_fp32 is 1\.0; allowed: at most 0\.005"):
         check_replays(one, hashes(records))
+
+
+def test_timing_gate_wants_a_declared_function(write_run: WriteRun, records: Any, toy: Candidate) -> None:
+    """A trial in which only foreign kernels ran, such as those of a torch twin, timed something else."""
+    records.kernel = "at::native::elementwise_kernel"
+    one = only(collect([write_run(records.verify(), records.timing(FAST))], toy))
+    words = (
+        r"kernels is \{'at::native::elementwise_kernel': 1\}; allowed: a function of compile_units: \['_toy_kernel'\]"
+    )
+    with pytest.raises(ExportError, match=words):
+        check_timing(one, toy.declaration)
+
+
+CUDA_TOY = Path(__file__).with_name("toy_cuda_candidate.py")
+
+
+def test_gpu_records_of_device_and_host_code_are_evidence(write_run: WriteRun, cuda_records: Any) -> None:
+    """Records that carry the digest over both files of a CUDA C++ candidate are its evidence."""
+    candidate = read_candidate(CUDA_TOY)
+    one = only(collect([write_run(cuda_records.verify(), cuda_records.timing(FAST))], candidate))
+    check_timing(one, candidate.declaration)
+    assert (one.name, len(one.replays), len(one.rows)) == ("sm90", 2, 2)
+
+
+def test_other_device_code_is_stale_evidence(write_run: WriteRun, cuda_records: Any, tmp_path: Path) -> None:
+    """One changed byte of the .cu file, with the same Python file, needs new evidence."""
+    for suffix in (".py", ".cu"):
+        copied = (tmp_path / CUDA_TOY.name).with_suffix(suffix)
+        copied.write_bytes(CUDA_TOY.with_suffix(suffix).read_bytes())
+    copied.write_text(copied.read_text() + "\n")
+    run = write_run(cuda_records.verify(), cuda_records.timing(FAST))
+    with pytest.raises(ExportError, match=r"judged another version of toy_cuda_candidate\.py: run it again"):
+        collect([run], read_candidate(tmp_path / CUDA_TOY.name))
+
+
+def cpu_machine(record: Record) -> Record:
+    return {**record, "provenance": {"device": {"type": "cpu", "interpreter": False}}, "device": "cpu"}
+
+
+def cpu_on_a_gpu_machine(record: Record) -> Record:
+    return {**record, "device": "cpu"}
+
+
+def said_to_be_the_twin(record: Record) -> Record:
+    return {**record, "stand_in": "torch twin"}
+
+
+@pytest.mark.parametrize("move", [cpu_machine, cpu_on_a_gpu_machine, said_to_be_the_twin])
+def test_replays_of_a_twin_qualify_nothing(write_run: WriteRun, cuda_records: Any, move: Any) -> None:
+    """A CPU replay judged the torch twin of a CUDA C++ kernel: no evidence, interpreter or not."""
+    replays = [move(r) for r in cuda_records.verify() if r["kind"] == "replay"]
+    with pytest.raises(ExportError, match=r"runs is no GPU record with source_sha256"):
+        collect([write_run(replays)], read_candidate(CUDA_TOY))

@@ -9,16 +9,20 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from kda_lab.contracts.model import AxisRange, Resources
 from kda_lab.dispatch.loader import load_kernel
 from kda_lab.errors import ExportError
 from kda_lab.export import exporter
 from kda_lab.export.exporter import export_kernel, judge, next_version
+from kda_lab.ops.arms import candidate_arm, exported_arm
 from kda_lab.run_folder import RunFolder
 
 TOY = Path(__file__).with_name("toy_candidate.py")
@@ -240,6 +244,84 @@ def test_broken_old_contract_stops_the_export(tmp_path: Path) -> None:
     (tmp_path / "toy").mkdir()
     with pytest.raises(ExportError, match=r"toy/contract\.json is .*; allowed: a valid contract"):
         next_version(tmp_path / "toy", tmp_path / "evidence")
+
+
+def test_kernel_of_the_fallback_chain_needs_no_faster_row(
+    site: Site, write_run: WriteRun, records: Any, quick: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What stands in the op's chain serves every callable shape: it is exported without a dispatched one."""
+    spec = exporter.load_op("qsa.packed_decode").spec
+    op = SimpleNamespace(spec=replace(spec, fallback=("library", "toy_decode")))
+    monkeypatch.setattr(exporter, "load_op", lambda name: op)
+    run = write_run(records.verify(), records.timing({(1, "short"): 20.0, (2, "short"): 40.0}))
+    contract = load_kernel(site.export([run])).contract
+    assert contract.dispatched == ()
+
+
+def test_row_outside_the_callable_shapes_is_named(site: Site, write_run: WriteRun, records: Any, quick: None) -> None:
+    """A batch that was timed beyond what the declaration calls callable stops the export in words."""
+    run = write_run(records.verify(), records.timing({(1, "short"): 10.0, (200, "short"): 10.0}))
+    words = r"export\.dispatched: a dispatched rule is .*one callable rule\. A row was timed outside CONTRACT\.callable"
+    with pytest.raises(ExportError, match=words):
+        site.export([run])
+
+
+CUDA_TOY = Path(__file__).with_name("toy_cuda_candidate.py")
+
+
+@pytest.fixture
+def cuda_run(write_run: WriteRun, cuda_records: Any) -> RunFolder:
+    """A run of the toy in CUDA C++ that passes every gate."""
+    return write_run(cuda_records.verify(), cuda_records.timing(FAST))
+
+
+def test_cuda_kernel_is_not_compared_on_a_cpu(site: Site, cuda_run: RunFolder, quick: None) -> None:
+    """On a CPU the gate `bits` would compare the torch twin with itself: refused, with the package untouched."""
+    words = r"export\.bits: device is 'cpu'; allowed: a CUDA device, for a kernel of language 'cuda'\. Export on a GPU"
+    with pytest.raises(ExportError, match=words):
+        site.export([cuda_run], CUDA_TOY)
+    assert site.files() == {}
+
+
+def test_missing_gpu_is_said(site: Site, cuda_run: RunFolder, quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A CUDA device that is asked for and absent is a failed gate, not a crash."""
+
+    def absent(name: str) -> None:
+        raise exporter.UnavailableError("runtime", "torch sees no CUDA device here")
+
+    monkeypatch.setattr(exporter.runtime, "resolve_device", absent)
+    with pytest.raises(ExportError, match=r"export\.bits: runtime: torch sees no CUDA device"):
+        site.export([cuda_run], CUDA_TOY)
+
+
+def test_cuda_export_holds_both_files(site: Site, cuda_run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a GPU for the bits (faked), a CUDA C++ kernel is compiled, imported alone and loads with both hashes."""
+    monkeypatch.setattr(exporter.runtime, "resolve_device", lambda name: torch.device("cuda", 0))
+    monkeypatch.setattr(exporter.fresh_process, "check_bits", lambda *a: 2)
+    folder = site.export([cuda_run], CUDA_TOY, architectures=((9, 0), (12, 0), (12, 1)))
+    loaded = load_kernel(folder)
+    names = ["LICENSE.txt", "README.md", "contract.json", "kernel.cu", "kernel.py"]
+    assert sorted(p.name for p in folder.iterdir()) == names
+    assert (folder / "kernel.cu").read_bytes() == CUDA_TOY.with_suffix(".cu").read_bytes()
+    assert [(s.path, s.language) for s in loaded.contract.sources] == [("kernel.py", "python"), ("kernel.cu", "cuda")]
+    assert exported_arm(folder).source_sha256 == candidate_arm(CUDA_TOY).source_sha256
+    states = {a.capability: a.status for a in loaded.contract.architectures}
+    assert states == {(9, 0): "qualified", (12, 0): "compiled", (12, 1): "refused"}
+    assert [r.shared_bytes for a in loaded.contract.architectures for r in a.resources] == [1024, 1024]
+    assert "needs torch and cuda.core (with NVRTC), nothing else" in (folder / "README.md").read_text()
+    assert (
+        (folder / "LICENSE.txt").read_text().startswith("kernel.py: SPDX-License-Identifier: Apache-2.0\nkernel.cu: ")
+    )
+
+
+def test_candidate_that_changes_during_the_export_is_refused(
+    site: Site, run: RunFolder, quick: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Compiler and replays read the file again: an edit in between would put bytes in place that were not proved."""
+    monkeypatch.setattr(exporter, "source_digest", lambda path, language: "0" * 64)
+    with pytest.raises(ExportError, match=r"export\.publish: toy_candidate\.py changed while it was exported"):
+        site.export([run])
+    assert site.files() == {}
 
 
 # Publishes the folder's files over and over, each time as a higher version, until it is killed.

@@ -73,3 +73,16 @@ def test_limits_that_cannot_be_recomputed_are_refused(
     """Without a floor, a known kind and a known op there is nothing to hold a limit against."""
     with pytest.raises(ExportError, match=rf"export\.replays: toy_candidate on .*{words}"):
         check_limits({**replay, **change})
+
+
+@pytest.mark.parametrize(
+    ("floor", "largest"), [(0.0, 0.0), (3e-8, 1e-5), (1.66e-3, 2e-3)], ids=["exact", "fp32", "bf16"]
+)
+def test_limits_follow_what_a_product_s_floor_says(replay: dict[str, Any], floor: float, largest: float) -> None:
+    """A matrix product with an exact, an FP32 or a BF16 floor has its own limit; exact means 0, with no excess."""
+    product = {**replay, "op": "nvfp4.gemm", "errors": {"floor": floor, "floor_row_max": floor}}
+    product["checks"] = [{**check(replay, "error_fp32"), "limit": largest}]
+    check_limits(product)
+    product["checks"][0]["limit"] = largest + 1e-10
+    with pytest.raises(ExportError, match=r"limit of error_fp32 is .*The gates of nvfp4\.gemm give that limit"):
+        check_limits(product)

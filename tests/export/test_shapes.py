@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kda_lab.contracts.model import AxisRange, Declaration, ShapeRule
+from kda_lab.contracts.model import AxisRange, Declaration, ShapeRule, TensorGate
+from kda_lab.contracts.shapes import require_within
 from kda_lab.export.candidate import read_candidate
 from kda_lab.export.shapes import contract_axes, dispatched_rules, range_axis
 
@@ -93,6 +94,55 @@ def test_without_a_range_axis_only_points_are_served() -> None:
         fixed, [measured(1), measured(1, "faster", "long"), measured(2), measured(2, "same", "long")]
     )
     assert [(r.axes, r.basis) for r in rules] == [({"B": 1, "HQ": 12, "HKV": 1}, "measured rows B1-short, B1-long")]
+
+
+GEMM = DECLARATION.model_copy(
+    update={
+        "tensors": {
+            "x_fp4": TensorGate(dtypes=("uint8",), shape=("M", "K/2")),
+            "x_sf": TensorGate(dtypes=("uint8",), shape=("ceil128(M)", "ceil4(K/16)")),
+            "out": TensorGate(dtypes=("bfloat16",), shape=("M", "N")),
+        },
+        "callable": (
+            ShapeRule(
+                axes={
+                    "M": AxisRange(minimum=1, maximum=16),
+                    "N": AxisRange(minimum=16, maximum=1 << 20, multiple_of=16),
+                    "K": AxisRange(minimum=64, maximum=1 << 20, multiple_of=64),
+                }
+            ),
+        ),
+    }
+)
+
+
+def product(rows: int, kind: str = "random", verdict: str = "faster", depth: int = 2560) -> Measured:
+    return Measured(f"4b-M{rows}-{kind}", {"M": rows, "N": 9216, "K": depth, "kind": kind}, verdict)
+
+
+def test_axes_of_a_matrix_product_come_from_its_grammar() -> None:
+    """K/2, ceil128(M) and ceil4(K/16) name M and K; with three ranges there is no one axis to walk."""
+    assert contract_axes(GEMM) == ("M", "K", "N")
+    assert range_axis(GEMM) is None
+
+
+def test_several_range_axes_serve_measured_points_only() -> None:
+    """Each (M, N, K) whose rows are all faster is a rule of its own; nothing between two points is added."""
+    rows = [
+        product(1),
+        product(1, "exact"),
+        product(8),
+        product(16, verdict="same"),
+        product(4),
+        product(4, "exact", "slower"),
+    ]
+    rules = dispatched_rules(GEMM, [*rows, product(2, depth=9216)])
+    assert [(r.axes, r.basis) for r in rules] == [
+        ({"M": 1, "K": 2560, "N": 9216}, "measured rows 4b-M1-random, 4b-M1-exact"),
+        ({"M": 8, "K": 2560, "N": 9216}, "measured rows 4b-M8-random"),
+        ({"M": 2, "K": 9216, "N": 9216}, "measured rows 4b-M2-random"),
+    ]
+    require_within(rules, GEMM.callable)
 
 
 @given(st.dictionaries(st.tuples(st.integers(1, 64), st.sampled_from(["a", "b"])), st.sampled_from(VERDICTS)))

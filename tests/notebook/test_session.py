@@ -3,15 +3,41 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kda_lab.errors import CaptureError, ParameterError, VerificationError
 from kda_lab.notebook import Session
+from kda_lab.notebook import session as session_module
+from kda_lab.timing.rows import TimingRun
 
 SET = "data/captures/qsa.packed_decode"
 ROOT = Path(__file__).parents[2]
+
+
+def copied(folder: Path, *changes: Callable[[dict[str, Any]], None]) -> Path:
+    """A copy of the committed H200 replay whose timing records went through `changes`."""
+    source = ROOT / "reports" / "h200-replay-qsa"
+    folder.mkdir()
+    for name in ("parameters.json", "verify.jsonl"):
+        (folder / name).write_bytes((source / name).read_bytes())
+    records = [json.loads(line) for line in (source / "timing.jsonl").read_text().splitlines()]
+    for record in records:
+        for change in changes:
+            change(record)
+    (folder / "timing.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
+    return folder
+
+
+def slow_down(record: dict[str, Any]) -> None:
+    """Make the candidate a hundred times slower on one row."""
+    if record["arm"] == "grouped" and record["row"] == "tp1-q1":
+        record["median_us"] *= 100
+        record["samples_us"] = [100 * sample for sample in record["samples_us"]]
+        record["bandwidth_gb_s"] /= 100
 
 
 @pytest.fixture
@@ -96,3 +122,85 @@ def test_a_folder_without_parameters_is_no_run(tmp_path: Path) -> None:
     """It cannot be judged again, and the refusal says what to name."""
     with pytest.raises(ParameterError, match="Name a folder that a replay or sweep notebook was run into"):
         Session.reopen(tmp_path)
+
+
+def test_a_matrix_product_runs_through(session: Session) -> None:
+    """One small row of the other op: its class in the table, the interpreter named, its own checks, not timed."""
+    rows = session.rows("nvfp4.gemm", ["tiny_d"], [1], ["exact"])
+    captures = session.synthetic("nvfp4.gemm", rows, 1)
+    assert "class" in session.capture_table(captures).to_html() and "exact" in session.capture_table(captures).to_html()
+    arms = session.arms("nvfp4.gemm", ["portable"], ["cublas_bf16"])
+    assert "interpreter" in session.arm_table(arms).to_html()
+    done = session.replay(captures, arms)
+    names = [check["name"] for check in done.records[0]["checks"]]
+    assert {"changed_x", "changed_alpha"} < set(names)
+    assert session.time_rows("nvfp4.gemm", rows, arms, 5, ["cold", "eight"]).reason == "not timed (interpreter)"
+    for drawn in (session.batch_figure(), session.each_figure(), session.roof_figure(), session.eight_figure()):
+        assert drawn == "not timed (interpreter)"
+    verdict = session.verdict()
+    assert verdict.passed, verdict.failures
+
+
+def test_other_modes_are_timed_without_peers(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cold rows have all arms, rows with eight sets the candidate and the baseline; the records come together."""
+    asked: list[tuple[str, list[str]]] = []
+
+    def timed(op, rows, arms, run, *, device, protocol):
+        asked.append((protocol.mode, [role for _, role in arms]))
+        return TimingRun([{"mode": protocol.mode}], 1, 2)
+
+    monkeypatch.setattr(session_module, "time_rows", timed)
+    arms = session.arms("qsa.packed_decode", ["grouped"], ["per_head", "torch_sdpa"])
+    found = session.time_rows("qsa.packed_decode", [], arms, 5, ["cold", "eight"])
+    assert asked == [("cold", ["candidate", "baseline", "peer"]), ("eight", ["candidate", "baseline"])]
+    assert (found.records, found.timed_rows, found.resumed_rows) == ([{"mode": "cold"}, {"mode": "eight"}], 2, 4)
+    with pytest.raises(ParameterError, match="mode is 'hot'; allowed: cold, warm, eager, eight"):
+        session.time_rows("qsa.packed_decode", [], arms, 5, ["hot"])  # type: ignore[list-item]
+
+
+def test_figures_of_a_timed_run(tmp_path: Path) -> None:
+    """A finished run draws its roof, every baseline and a named peer, and says what was not timed."""
+    session = Session.reopen(copied(tmp_path / "run"))
+    assert session.roof_figure().title.startswith("qsa.packed_decode: grouped reaches")
+    assert "over flashinfer_ragged_fa2" in session.each_figure().title
+    assert "against torch_sdpa" in session.batch_figure("torch_sdpa").title
+    assert session.batch_figure("nobody") == session.peer_figure("nobody") == "peer nobody was not timed"
+    assert session.eight_figure() == "no row was timed with eight sets"
+
+
+def test_rows_with_eight_sets_are_no_failure(tmp_path: Path) -> None:
+    """They are warm on purpose; but a wrong answer in one of them fails the run."""
+    copy = copied(tmp_path / "run")
+    lines = [json.loads(line) for line in (copy / "timing.jsonl").read_text().splitlines()]
+    eight = [{**r, "row": f"{r['row']} (eight sets)", "input_sets": 8, "state": "warm", "state_reason": "warm: 8"}
+             for r in lines if r["kind"] == "timing" and r["role"] != "peer"]  # fmt: skip
+    (copy / "timing.jsonl").write_text("".join(json.dumps(r) + "\n" for r in [*lines, *eight]))
+    session = Session.reopen(copy)
+    verdict = session.verdict()
+    assert verdict.passed, verdict.failures
+    assert verdict.evidence["timed_rows"] == 15
+    assert "eight-set speedup over cold speedup, geomean 1.00×" in session.eight_figure().title
+    assert "(eight sets)" in session.row_table().to_html()
+    wrong = next(r for r in eight if r["role"] == "candidate")
+    wrong.update(state="invalid", state_reason="invalid: recheck failed: x")
+    (copy / "timing.jsonl").write_text("".join(json.dumps(r) + "\n" for r in [*lines, *eight]))
+    assert any("(eight sets): invalid" in failure for failure in Session.reopen(copy).verdict().failures)
+
+
+def test_a_slower_candidate_fails_unless_the_op_falls_back_on_it(tmp_path: Path) -> None:
+    """A kernel that the op falls back on serves shapes that nothing else serves: it is counted, and fails nothing."""
+    session = Session.reopen(copied(tmp_path / "run", slow_down))
+    verdict = session.verdict()
+    assert [f.split(",")[0] for f in verdict.failures] == ["grouped on tp1-q1: slower"]
+    session.fallbacks = frozenset({"grouped"})
+    again = session.verdict()
+    assert again.passed, again.failures
+    assert again.sentence.endswith("15 rows of fallback grouped: 14 faster, 1 slower")
+
+
+def test_kernels_in_the_fallback_chain_are_known(session: Session) -> None:
+    """The portable kernel stands in its op's chain; the one for QSA does not."""
+    session.arms("nvfp4.gemm", ["portable"], ["cublas_bf16"])
+    assert session.fallbacks == {"portable"}
+    session.arms("qsa.packed_decode", ["grouped"], ["per_head"])
+    assert session.fallbacks == frozenset()

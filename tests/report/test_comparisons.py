@@ -42,3 +42,30 @@ def test_records_that_cannot_be_summarised_are_named(run: RunFolder) -> None:
     write_json_lines(run.timing_records, records)
     found = compare(read_run(run))
     assert found.rows == () and found.problems == ("timing.jsonl: cannot be summarised: KeyError: 'dropped'",)
+
+
+def labelled(run: RunFolder) -> None:
+    """Add the run's baseline, control and candidate once more, as rows timed with eight sets."""
+    records = list(read_json_lines(run.timing_records))
+    again = [r for r in records if r["role"] != "peer" and r["kind"] == "timing"]
+    eight = [{**r, "row": f"{r['row']} (eight sets)", "bytes_rotated": 8 * r["bytes_per_call"]} for r in again]
+    write_json_lines(run.timing_records, [*records, *eight])
+
+
+def test_rows_of_other_modes_stand_apart(run: RunFolder) -> None:
+    """Rows with eight sets are summarised beside the cold ones, have ratios and never a verdict."""
+    before = compare(read_run(run))
+    labelled(run)
+    found = compare(read_run(run))
+    assert (found.rows, found.against_peers) == (before.rows, before.against_peers)
+    mine = [r for r in found.labelled if r.role == "candidate"]
+    assert [r.row for r in mine] == [f"{r.row} (eight sets)" for r in found.rows if r.role == "candidate"]
+    assert {r.verdict for r in mine} == {""} and all(r.ratio and r.low for r in mine)
+
+
+def test_peers_change_nothing_of_one_another(run: RunFolder) -> None:
+    """The rows against one peer are those of a run that holds no other peer."""
+    lines = list(read_json_lines(run.timing_records))
+    found = compare(read_run(run)).against_peers["split_merge"]
+    write_json_lines(run.timing_records, [r for r in lines if r["role"] != "peer" or r["arm"] == "split_merge"])
+    assert compare(read_run(run)).against_peers["split_merge"] == found

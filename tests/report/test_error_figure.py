@@ -47,7 +47,7 @@ def test_unknown_arm_and_no_error_are_refused(verify_records: list[dict[str, Any
         figures.errors(verify_records, arm="nobody")
     with pytest.raises(ParameterError, match="allowed: none, since there are no replays"):
         figures.errors([])
-    exact = {**verify_records[0], "errors": {"fp32": 0.0}, "checks": []}
+    exact = {**verify_records[0], "errors": {"fp32": None}, "checks": []}
     with pytest.raises(ParameterError, match="per_head has no positive error on any of 1 captures"):
         figures.errors([exact])
 
@@ -60,3 +60,12 @@ def test_limit_comes_from_the_named_check(verify_records: list[dict[str, Any]]) 
 def test_ticks_are_short() -> None:
     """Tick labels drop a zero after the point."""
     assert (scientific_tick(2e-3), scientific_tick(1.5e-3)) == ("2e-3", "1.5e-3")
+
+
+def test_an_error_of_zero_is_written_out(verify_records: list[dict[str, Any]]) -> None:
+    """A log axis has no zero: an arm that equals the oracle says so in words, alone or beside other rows."""
+    first = verify_records[2]
+    exact = {**first, "errors": {**first["errors"], "fp32": 0.0, "pinned": None, "floor": 0.0}, "capture": "exact-row"}
+    exact["checks"] = [{"name": "error_fp32", "passed": True, "value": 0.0, "limit": 0.0, "detail": ""}]
+    for records in ([exact], [first, exact]):
+        assert svg_text(figures.errors(records, arm=first["arm"])).count("0: equal to the oracle") == 1

@@ -10,7 +10,9 @@ from kda_lab.timing.statistics import RowResult
 
 def test_every_figure_is_offered() -> None:
     """The functions that notebooks use are all here."""
-    assert set(figures.__all__) == {"Picture", "errors", "latency", "save", "speedup", "speedup_by_batch"}
+    drawn = {"eight_sets", "errors", "latency", "roof_shares", "speedup", "speedup_by_batch", "speedup_over_each"}
+    assert {"Picture", "save", *drawn} <= set(figures.__all__)
+    assert all(callable(getattr(figures, name)) for name in figures.__all__)
 
 
 def test_save_writes_both_files(tmp_path: Path, capture_rows: list[RowResult]) -> None:

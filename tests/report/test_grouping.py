@@ -56,3 +56,20 @@ def test_the_control_is_not_a_row_of_its_arm(one_row: Make) -> None:
     """The A/A control bears the baseline's name but is left out."""
     base, control = one_row(arm="per_head", role="baseline"), one_row(arm="per_head", role="control")
     assert grouping.rows_of([base, control], "per_head") == [base]
+
+
+def test_rows_of_a_matrix_product_are_its_batch(one_row: Make) -> None:
+    """`M` is the batch and `kind` the class where an op has no `B` and no lengths; the title names the other axes."""
+    row = one_row(row="4b_down-M8-random", axes={"M": 8, "N": 2560, "K": 9216, "kind": "random"})
+    assert (grouping.batch(row), grouping.length_class(row), grouping.topology(row)) == (8, "random", "4b_down")
+    assert grouping.topology_title([row]) == "4b_down (N=2560, K=9216)"
+    assert (grouping.batch_axis([row]), grouping.batch_axis([one_row()]), grouping.batch_axis([])) == ("M", "B", "B")
+
+
+def test_headings_stand_before_their_rows(one_row: Make) -> None:
+    """Each topology opens with a gap that holds its title; a single label needs none."""
+    rows = [one_row(row=name) for name in ("tp1-a", "tp2-b", "tp1-c")]
+    labels, headings = grouping.with_headings(["tp1-a", "tp2-b", "tp1-c"], rows)
+    assert labels == [None, "tp1-a", "tp1-c", None, "tp2-b"]
+    assert headings == ["tp1 (HQ=24, HKV=2)", "", "", "tp2 (HQ=24, HKV=2)", ""]
+    assert grouping.with_headings(["tp1-a"], rows) == (["tp1-a"], [""])

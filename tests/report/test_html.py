@@ -11,7 +11,7 @@ import pytest
 
 from kda_lab.report import html
 from kda_lab.report.records import read_run
-from kda_lab.run_folder import RunFolder, write_json, write_json_lines
+from kda_lab.run_folder import RunFolder, read_json_lines, write_json, write_json_lines
 from kda_lab.timing.statistics import RowResult
 
 Fill = Callable[..., RunFolder]
@@ -157,3 +157,16 @@ def test_files_of_an_earlier_report_do_not_stay(run: RunFolder) -> None:
 def test_file_names_are_tame() -> None:
     """An arm's name with a path or a colon makes a plain file name."""
     assert html.file_name("speedup", "exported:a/../b v2") == "speedup_exported_a____b_v2"
+
+
+def test_rows_with_eight_sets_have_their_own_figure(run: RunFolder) -> None:
+    """They stand in the tables and in the figure beside the cold rows, and in no other picture."""
+    records = list(read_json_lines(run.timing_records))
+    before = html.write_report(run).parent.joinpath("speedup_grouped.svg").read_bytes()
+    again = [r for r in records if r["role"] != "peer" and r["kind"] == "timing"]
+    eight = [{**r, "row": f"{r['row']} (eight sets)", "bytes_rotated": 8 * r["bytes_per_call"]} for r in again]
+    write_json_lines(run.timing_records, [*records, *eight])
+    page = html.write_report(run).read_text()
+    assert (run.path / "speedup_grouped.svg").read_bytes() == before
+    assert "figure-eight_sets_grouped" in page and "figure-roof" in page
+    assert "(eight sets)" in page and "(eight sets)" in (run.path / "rows.csv").read_text()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import matplotlib
+import PIL.Image
 import pytest
 
 from kda_lab.report import style
@@ -71,3 +73,11 @@ def test_line_looks_differ_in_colour_and_shape() -> None:
     """Neighbouring lines differ in colour and in marker, and none looks like the baseline."""
     looks = [*[style.line_look(n) for n in range(len(style.ARM_COLOURS))], style.BASELINE_LOOK]
     assert len({c for c, _ in looks}) == len({m for _, m in looks}) == len(looks)
+
+
+def test_a_png_has_a_palette_and_its_size(tmp_path: Path) -> None:
+    """Figures are saved in at most 255 colours, at 160 dots per inch, in the size of the picture."""
+    with PIL.Image.open(io.BytesIO(style.png_bytes(picture()))) as image:
+        assert image.mode == "P"
+        assert image.size == tuple(round(160 * side) for side in picture().get_size_inches())
+        assert image.info["dpi"] == pytest.approx((160, 160), abs=0.1)

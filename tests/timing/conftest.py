@@ -35,7 +35,11 @@ class DoublingOp:
     def __init__(self) -> None:
         self.made: list[tuple[int, int]] = []
         self.cases = SimpleNamespace(make_sets=self.make_sets)
-        self.oracle = SimpleNamespace(oracle_fp32=lambda call: {"out": call.inputs["x"] * 2})
+        self.oracle = SimpleNamespace(
+            oracle_fp32=lambda call: {"out": call.inputs["x"] * 2},
+            oracle_fp64=lambda call: {"out": call.inputs["x"].double() * 2},
+            emulate=lambda call: {"out": call.inputs["x"] * 2},
+        )
         self.work = SimpleNamespace(work=lambda call: Work(4 * WIDTH, 4 * WIDTH, WIDTH))
         self.gates = SimpleNamespace(limits=lambda kind, floor: SimpleNamespace(error=5e-3, row_max=5e-2))
 

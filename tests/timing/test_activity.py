@@ -97,3 +97,9 @@ def test_real_profiler_sees_one_kernel_of_one_add() -> None:
     x = torch.ones(1024, device="cuda")
     found = activity.profile_call(lambda: x.add_(1), torch.device("cuda", 0))
     assert (found.kernels is None and found.reason) or sum(found.kernels.values()) == 1
+
+
+def test_long_names_are_cut() -> None:
+    """A name full of template arguments is cut to 120 characters with an ellipsis; its launches still count."""
+    found = activity.count_activities([event("k" * 300), event("k" * 300), event("k" * 120)])
+    assert found == {"k" * 119 + "…": 2, "k" * 120: 1}

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from kda_lab.errors import ParameterError, TimingError
 from kda_lab.ops.protocol import Call
-from kda_lab.timing import measure
+from kda_lab.timing import measure, statistics
 from kda_lab.timing.activity import Activity
 from kda_lab.timing.protocol import Protocol
 
@@ -271,3 +272,65 @@ def test_names_are_distinct(op: Any, row: Any, make_arm: Factory, make_machine: 
     controls = [(make_arm("a"), "baseline"), (make_arm("a"), "control"), (make_arm("a"), "control")]
     with pytest.raises(ParameterError, match="arms with role control is 2; allowed: at most 1"):
         measure.time_row(op, row, controls, machine=make_machine())
+
+
+@pytest.mark.parametrize(("l2_bytes", "state"), [(4096, "warm"), (2048, "warm"), (512, "cold")])
+def test_eight_sets_are_a_row_of_their_own(
+    op: Any, row: Any, pair: Any, make_machine: Factory, l2_bytes: int, state: str
+) -> None:
+    """Eight sets of 512 bytes, whatever the L2; the state says whether they fit, and no arm gets a verdict."""
+    found = measure.time_eight(op, row, pair, machine=make_machine(l2_bytes=l2_bytes))
+    assert {(r["row"], r["input_sets"], r["bytes_rotated"]) for r in found} == {("W64 (eight sets)", 8, 4096)}
+    assert {r["state"] for r in found} == {state}
+    assert {"which all fit in the L2" in r["state_reason"] for r in found} == {l2_bytes == 4096}
+    results = statistics.summarise(found)
+    assert {r.verdict for r in results} == {""}
+    fast = next(r for r in results if r.arm == "fast")
+    assert (fast.ratio, "eight input sets" in fast.reason) == (2.0, state == "cold")
+
+
+def test_a_candidate_may_not_prepare(op: Any, row: Any, pair: Any, make_arm: Factory, make_machine: Factory) -> None:
+    """A candidate whose launcher has prepare() is refused with the reason; a peer with one is timed."""
+
+    class Preparing(make_arm):  # type: ignore[misc,valid-type]
+        def bind(self, calls: Any) -> Any:
+            launchers = super().bind(calls)
+            for launcher in launchers:
+                launcher.prepare = lambda: None
+            return launchers
+
+    arms = [*pair, (Preparing("prepared", 5.0), "peer"), (Preparing("hiding", 1.0), "candidate")]
+    found = measure.time_row(op, row, arms, machine=make_machine())
+    assert [(r["arm"], r["reason"]) for r in found if r["kind"] == "refused"] == [
+        (
+            "hiding",
+            "TimingError: timing: launcher of hiding is 'an object with prepare()'; allowed: a callable alone. "
+            "Do the work in the launch: only baselines and peers may prepare.",
+        )
+    ]
+    assert sum(r["arm"] == "prepared" for r in found) == 5
+
+
+def test_the_limit_of_the_recheck_is_the_rows_own(op: Any, row: Any, pair: Any, make_machine: Factory) -> None:
+    """The floor is asked once a row, before any arm is bound, and each record holds the limit that it gives."""
+    asked: list[tuple[float, int]] = []
+
+    def limits(kind: str, floor: float) -> SimpleNamespace:
+        asked.append((floor, len(pair[0][0].bound)))
+        return SimpleNamespace(error=0.0 if floor == 0 else 1.0)
+
+    op.gates.limits = limits
+    found = measure.time_row(op, row, pair, machine=make_machine())
+    assert asked == [(0.0, 0)]
+    assert {(r["recheck"]["limit"], r["recheck"]["passed"]) for r in found} == {(0.0, True)}
+
+
+def test_the_whole_provenance_stands_in_the_first_trial(op: Any, row: Any, pair: Any, make_machine: Factory) -> None:
+    """Later trials of a row name the device alone, which resuming and the rules of a record need."""
+    device = {"type": "cuda", "uuid": "test", "interpreter": False}
+    machine = make_machine(provenance={"device": device, "git": {"commit": "0123"}})
+    found = measure.time_row(op, row, pair, machine=machine, protocol=Protocol(trials=2))
+    assert {r["trial"]: r["provenance"] for r in found} == {
+        0: {"device": device, "git": {"commit": "0123"}},
+        1: {"device": device},
+    }

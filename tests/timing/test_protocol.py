@@ -7,7 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kda_lab.errors import ParameterError, TimingError
-from kda_lab.timing.protocol import COLD_L2_MULTIPLE, CallSize, Protocol, order_of, plan_sets
+from kda_lab.timing.protocol import (
+    COLD_L2_MULTIPLE,
+    SUFFIXES,
+    CallSize,
+    Protocol,
+    mode_of,
+    order_of,
+    plain_label,
+    plan_sets,
+)
 
 H200_L2 = 62_914_560
 H200_MEMORY = 150_000_000_000
@@ -19,15 +28,15 @@ def size(bytes_per_call: int, **changes: int) -> CallSize:
 
 
 @given(st.integers(1, 2_000_000_000), st.floats(0.01, 100_000.0))
-def test_plan_is_cold_and_long_enough_or_says_why_not(bytes_per_call: int, estimate_us: float) -> None:
-    """Any plan rotates whole rounds; it is cold exactly when it moves 5 L2, and lasts 1 ms unless capped."""
+def test_plan_is_cold_and_long_enough(bytes_per_call: int, estimate_us: float) -> None:
+    """Any plan rotates whole rounds; it moves 5 L2 and lasts 1 ms unless capped."""
     protocol = Protocol()
     plan = plan_sets(size(bytes_per_call), estimate_us, protocol)
     assert plan.bytes_rotated == plan.input_sets * bytes_per_call
     assert plan.calls_per_graph % plan.input_sets == 0
     assert plan.input_sets >= 2
     assert plan.calls_per_graph <= protocol.max_calls_per_graph
-    assert plan.cold == (plan.bytes_rotated >= COLD_L2_MULTIPLE * H200_L2) == (plan.reason == "")
+    assert plan.input_sets == protocol.max_calls_per_graph or plan.bytes_rotated >= COLD_L2_MULTIPLE * H200_L2
     capped = plan.calls_per_graph + plan.input_sets > protocol.max_calls_per_graph
     assert capped or plan.calls_per_graph * estimate_us >= protocol.min_graph_us * (1 - 1e-9)
 
@@ -43,11 +52,30 @@ def test_call_above_five_l2_still_alternates_two_sets() -> None:
     assert plan_sets(size(1_000_000_000), 250.0, Protocol()).input_sets == 2
 
 
-def test_cap_on_calls_makes_the_row_warm() -> None:
-    """Where the sets for a cold time are too many to launch, the plan says warm and gives the numbers."""
+def test_sets_are_capped_by_the_calls_of_a_graph() -> None:
+    """Where the sets for a cold time are too many to launch, the plan takes what a graph can hold."""
     plan = plan_sets(size(64), 1.0, Protocol())
-    assert not plan.cold
-    assert plan.reason == "warm: 16384 input sets rotate over 1048576 bytes; a cold time needs 314572800 (5 x L2)"
+    assert (plan.input_sets, plan.calls_per_graph, plan.bytes_rotated) == (16384, 16384, 1_048_576)
+
+
+@given(st.integers(1, 2_000_000_000), st.floats(0.01, 100_000.0))
+def test_the_mode_eight_takes_exactly_eight_sets(bytes_per_call: int, estimate_us: float) -> None:
+    """Eight sets whatever a call moves, in a graph of whole rounds and at least 1 ms unless capped."""
+    protocol = Protocol().eight()
+    plan = plan_sets(size(bytes_per_call), estimate_us, protocol)
+    assert (plan.input_sets, plan.calls_per_graph % 8) == (8, 0)
+    assert plan.calls_per_graph + 8 > protocol.max_calls_per_graph or plan.calls_per_graph * estimate_us >= 1000 * (
+        1 - 1e-9
+    )
+
+
+def test_modes_are_read_from_labels() -> None:
+    """A row's label tells its mode, and what is left names the case."""
+    for mode, suffix in SUFFIXES.items():
+        assert (mode_of(f"4b_down-M1{suffix}"), plain_label(f"4b_down-M1{suffix}")) == (mode, "4b_down-M1")
+        assert Protocol().in_mode(mode).mode == mode
+    with pytest.raises(ParameterError, match="mode is 'hot'; allowed: cold, warm, eager, eight"):
+        Protocol().in_mode("hot")  # type: ignore[arg-type]
 
 
 def test_sets_that_do_not_fit_are_refused() -> None:
@@ -86,6 +114,7 @@ def test_warm_and_eager_variants_say_so() -> None:
     """The variants carry their mode in the label."""
     assert Protocol().warm().label == "v1-warm (l2_multiple=0.0, minimum_sets=1)"
     assert Protocol().eager().label == "v1-eager"
+    assert Protocol().eight().label == "thread-eight (l2_multiple=0.0, minimum_sets=8)"
     assert plan_sets(size(1_000_000), 10.0, Protocol().warm()).input_sets == 1
 
 
@@ -98,7 +127,7 @@ def test_warm_and_eager_variants_say_so() -> None:
         ("l2_multiple", float("nan"), "l2_multiple is nan; allowed: at least 0.0."),
         ("memory_share", 1.0, "memory_share is 1.0; allowed: more than 0 and less than 1."),
         ("confidence", 0.0, "confidence is 0.0; allowed: more than 0 and less than 1."),
-        ("mode", "hot", "mode is 'hot'; allowed: cold, warm, eager."),
+        ("mode", "hot", "mode is 'hot'; allowed: cold, warm, eager, eight."),
     ],
 )
 def test_protocol_refuses_senseless_numbers(field: str, value: object, message: str) -> None:

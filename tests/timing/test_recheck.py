@@ -28,7 +28,8 @@ def judge(op: Any, row: Any) -> Judge:
         sets = op.make_sets(row, count, 1, torch.device("cpu"))
         for call in sets:
             call.outputs["out"].copy_(call.inputs["x"] * 2)
-        return recheck.recheck(op, row, sets, lambda: replay(sets), seed=1, synchronise=lambda: None)
+        timed = recheck.Timed(sets, [replay] * count, lambda: replay(sets), seed=1)
+        return recheck.recheck(op, row, timed, synchronise=lambda: None)
 
     return run
 
@@ -125,8 +126,8 @@ def test_zero_reference_counts_the_output_itself() -> None:
     assert recheck.relative_l2(call, {}) == math.inf
 
 
-def test_limit_is_the_synthetic_one_of_the_op(op: Any, row: Any) -> None:
-    """The limit is asked of the op's gates for synthetic data."""
+def test_limit_is_the_synthetic_one_at_the_floor_of_the_row(op: Any, row: Any) -> None:
+    """The limit is asked of the op's gates for synthetic data, with the floor of the refilled contents."""
     asked: list[tuple[str, float]] = []
 
     def limits(kind: str, floor: float) -> SimpleNamespace:
@@ -134,10 +135,54 @@ def test_limit_is_the_synthetic_one_of_the_op(op: Any, row: Any) -> None:
         return SimpleNamespace(error=0.25)
 
     op.gates = SimpleNamespace(limits=limits)
+    op.oracle.emulate = lambda call: {"out": call.inputs["x"] * 2.5}
     sets = op.make_sets(row, 2, 1, torch.device("cpu"))
-    found = recheck.recheck(op, row, sets, lambda: double(sets), seed=1, synchronise=lambda: None)
-    assert asked == [("synthetic", 0.0)]
+    timed = recheck.Timed(sets, [double] * 2, lambda: double(sets), seed=1)
+    found = recheck.recheck(op, row, timed, synchronise=lambda: None)
+    assert asked == [("synthetic", pytest.approx(0.25))]
     assert found["limit"] == 0.25
+    assert recheck.recheck(op, row, timed, synchronise=lambda: None, limit=0.0)["limit"] == 0.0
+
+
+def test_an_exact_row_demands_equal_values(op: Any, row: Any, judge: Judge) -> None:
+    """Where the floor is 0 and the op then allows no error, equal values pass (-0.0 too) and one bit fails."""
+    op.gates = SimpleNamespace(limits=lambda kind, floor: SimpleNamespace(error=0.0 if floor == 0 else 5e-3))
+    assert judge(double)["passed"]
+
+    def one_bit(sets: list[Call]) -> None:
+        double(sets)
+        sets[0].outputs["out"].view(torch.int32)[3] += 1
+
+    found = judge(one_bit)
+    assert (found["passed"], found["limit"]) == (False, 0.0)
+    assert (
+        recheck.relative_l2(Call("x", {}, {}, {"out": torch.tensor([-0.0, 1.0])}), {"out": torch.tensor([0.0, 1.0])})
+        == 0
+    )
+
+
+def test_a_launcher_that_prepares_does_it_again(op: Any, row: Any) -> None:
+    """Preparation by contents is done for the refilled sets, and for those only, before the graph is replayed."""
+    sets = op.make_sets(row, 4, 1, torch.device("cpu"))
+    log: list[str] = []
+
+    class Prepared:
+        def __init__(self, call: Call) -> None:
+            self.call, self.doubled = call, call.inputs["x"] * 2
+
+        def prepare(self) -> None:
+            log.append("prepare")
+            torch.mul(self.call.inputs["x"], 2, out=self.doubled)
+
+        def __call__(self) -> None:
+            self.call.outputs["out"].copy_(self.doubled)
+
+    launchers = [Prepared(call) for call in sets]
+    timed = recheck.Timed(
+        sets, launchers, lambda: log.append("replay") or ([launch() for launch in launchers] and None), 1
+    )
+    assert recheck.recheck(op, row, timed, synchronise=lambda: None)["passed"]
+    assert log == ["prepare", "prepare", "replay"]
 
 
 class CachingArm:
@@ -198,7 +243,11 @@ class CudaOp:
     """`out = 2 x` on 4 MB a tensor, on a GPU."""
 
     spec = OpSpec("fake.double", ("x",), (), ("out",))
-    oracle = SimpleNamespace(oracle_fp32=lambda call: {"out": call.inputs["x"].float() * 2})
+    oracle = SimpleNamespace(
+        oracle_fp32=lambda call: {"out": call.inputs["x"].float() * 2},
+        oracle_fp64=lambda call: {"out": call.inputs["x"].double() * 2},
+        emulate=lambda call: {"out": call.inputs["x"] * 2},
+    )
     work = SimpleNamespace(work=lambda call: Work(4 << 20, 4 << 20, 1 << 20))
     gates = SimpleNamespace(limits=lambda kind, floor: SimpleNamespace(error=5e-3))
 

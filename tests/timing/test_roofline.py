@@ -69,6 +69,10 @@ def test_a_record_is_cold_only_with_its_rotation_proof() -> None:
     assert roofline.record_state(record, 1.0) == ("cold", "")
     assert roofline.record_state({**record, "bandwidth_gb_s": 4.9}, 1.0)[0] == "cold"
     few = roofline.record_state({**record, "bytes_rotated": 499}, 1.0)
+    fits = roofline.record_state({**record, "bytes_rotated": 100}, 1.0)[1]
+    assert fits == (
+        "warm: the input sets rotate over 100 bytes, which all fit in the L2 of 100 bytes; a cold time needs 500 (5 x L2)"
+    )
     assert few == ("warm", "warm: the input sets rotate over 499 bytes; a cold time needs 500 (5 x L2)")
     wrong = {**record, "recheck": {"passed": False, "detail": "x"}}
     assert roofline.record_state(wrong, 1.0) == ("invalid", "invalid: recheck failed: x")

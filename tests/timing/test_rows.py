@@ -178,3 +178,11 @@ def test_no_rows_write_nothing(on_gpu: Any, run: RunFolder, arms: Any) -> None:
     """An empty list of rows is an empty run, not an error."""
     assert rows.time_rows("fake.double", [], arms, run, progress=False).records == []
     assert list(run.path.iterdir()) == []
+
+
+def test_eight_set_rows_stand_beside_the_cold_ones(on_gpu: Any, run: RunFolder, cases: Any, arms: Any) -> None:
+    """A call in the mode eight adds labelled rows and leaves the cold ones; both resume on their own."""
+    rows.time_rows("fake.double", cases[:1], arms, run, protocol=QUICK, progress=False)
+    rows.time_rows("fake.double", cases[:1], arms, run, protocol=QUICK.eight(), progress=False)
+    assert list(dict.fromkeys(r["row"] for r in run.read_timing())) == ["first", "first (eight sets)"]
+    assert rows.time_rows("fake.double", cases[:1], arms, run, protocol=QUICK.eight(), progress=False).resumed_rows == 1

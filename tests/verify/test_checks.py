@@ -7,10 +7,12 @@ import re
 from pathlib import Path
 
 import pytest
-from toy_op import make_capture, reference, without, write
+from toy_op import BoundArm, make_capture, make_named_op, make_op, reference, without, write
 
 from kda_lab.ops.protocol import FunctionArm
-from kda_lab.verify.checks import CHECK_NAMES, CHECKS, OPTIONAL_CHECKS, Finding
+from kda_lab.ops.registry import load_op
+from kda_lab.verify import replay
+from kda_lab.verify.checks import CHECK_NAMES, CHECKS, OPTIONAL_CHECKS, Finding, checks_of, checks_of_name
 from kda_lab.verify.observation import Observation, Settings, observe
 
 EVIL = Path(__file__).parents[1] / "evil"
@@ -87,3 +89,41 @@ def test_without_refuses_a_name_that_is_gone() -> None:
     """The tests' own tool for leaving a check out fails when the check does not exist."""
     with pytest.raises(LookupError, match="no such check"):
         without("gone")
+
+
+def test_an_op_names_its_changed_contents() -> None:
+    """`cases.CHANGES` gives two checks of their own in the place of those of live lengths; all others stay."""
+    names = [check.name for check in checks_of(make_named_op())]
+    assert names == [SWAPPED.get(name, name) for name in EXPECTED_NAMES]
+    assert checks_of(make_op()) == CHECKS
+    what = {check.name: check.what for check in checks_of(make_named_op())}
+    assert what["changed_x"] == "rel-L2 after a refill in place with another x."
+
+
+SWAPPED = {"changed_lengths_shorter": "changed_x", "changed_lengths_longer": "changed_scale"}
+
+
+def test_named_changes_are_judged_by_default() -> None:
+    """A replay without a list of checks takes the op's own, and each rejects an arm that keeps old contents."""
+    op, capture = make_named_op(), make_capture()
+    assert replay(op, FunctionArm("right", write), capture, "cpu").passed
+
+    def bind(call):
+        kept = call.to("cpu")
+
+        def launch() -> None:
+            write(kept)
+            for name, output in call.outputs.items():
+                output.copy_(kept.outputs[name])
+
+        return launch
+
+    assert set(replay(op, BoundArm("kept", bind), capture, "cpu").failed) == {"changed_x", "changed_scale"}
+
+
+def test_records_know_the_checks_of_their_op() -> None:
+    """By an op's name: its own checks; a name that no op has gets those of live lengths."""
+    assert checks_of_name("nowhere.at_all") == CHECKS == checks_of_name("qsa.packed_decode")
+    names = [check.name for check in checks_of_name("nvfp4.gemm")]
+    assert names == [check.name for check in checks_of(load_op("nvfp4.gemm"))]
+    assert names[9:11] == ["changed_x", "changed_alpha"]

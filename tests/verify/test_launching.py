@@ -6,7 +6,7 @@ import pytest
 import torch
 from toy_op import BoundArm, make_call
 
-from kda_lab.verify.launching import ARM_ERRORS, ArmFailure, arm_errors, bind_one, run_arm
+from kda_lab.verify.launching import ARM_ERRORS, ArmFailure, arm_errors, bind_one, one_thread, run_arm
 
 CPU = torch.device("cpu")
 
@@ -81,3 +81,30 @@ def test_bind_must_answer_with_one_callable(answer: list) -> None:
         ArmFailure, match=rf"bind: returned {len(answer)} launchers for one call; allowed: one callable"
     ):
         bind_one(Odd("odd", lambda call: print), make_call(), CPU)
+
+
+def test_a_cpu_replay_runs_on_one_thread() -> None:
+    """Inside it is one thread on a CPU, and afterwards, failures included, what it was."""
+    torch.set_num_threads(2)
+    with pytest.raises(RuntimeError, match="stop"), one_thread(CPU):
+        assert torch.get_num_threads() == 1
+        raise RuntimeError("stop")
+    assert torch.get_num_threads() == 2
+    with one_thread(torch.device("cuda")):
+        assert torch.get_num_threads() == 2
+
+
+def test_a_launcher_that_prepares_needs_leave() -> None:
+    """Where preparation is not allowed, a launcher with prepare() is no answer of the arm."""
+
+    class Prepared:
+        def prepare(self) -> None:
+            """Nothing to prepare."""
+
+        def __call__(self) -> None:
+            """Nothing to launch."""
+
+    arm = BoundArm("prepared", lambda call: Prepared())
+    assert isinstance(bind_one(arm, make_call(), CPU), Prepared)
+    with pytest.raises(ArmFailure, match=r"bind: returned a launcher with prepare\(\); allowed: none"):
+        bind_one(arm, make_call(), CPU, may_prepare=False)

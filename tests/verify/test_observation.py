@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from toy_op import BoundArm, make_capture, make_op, reference, write
+from toy_op import BoundArm, make_capture, make_op, reference, replace, write
 
 from kda_lab.errors import VerificationError
 from kda_lab.ops.protocol import FunctionArm
@@ -123,4 +123,67 @@ def test_changed_contents_are_graph_replays_on_a_gpu() -> None:
     seen = observe(FunctionArm("right", run), ref, Settings())
     assert seen.failure == ""
     assert [seen.phases[n].mode for n in ("first", "shorter", "longer")] == ["eager", "graph", "graph"]
-    assert seen.phases["longer"].contents.error(seen.phases["longer"].outputs) < ref.longer.limit_error
+    assert seen.phases["longer"].contents.error(seen.phases["longer"].outputs) < ref.changed[1].limit_error
+
+
+def test_the_decoy_leaves_codes_alone() -> None:
+    """Only floats of two bytes and more are negated in the decoy: one-byte floats are codes without a sign."""
+    seen: list[tuple[float, int]] = []
+
+    def run(call) -> None:
+        seen.append((float(call.inputs["x"][0, 0, 0]), int(call.inputs["codes"].view(torch.uint8)[0])))
+        write(call)
+
+    op, capture = make_op(), make_capture()
+    plain = op.cases.changed
+    codes = torch.full((4,), 0x38, dtype=torch.uint8).view(torch.float8_e4m3fn)
+    op.cases.changed = lambda call, name, seed, source=None: {**plain(call, name, seed), "codes": codes}
+    capture = replace(capture, call=capture.call.with_inputs(codes=codes))
+    observe(FunctionArm("right", run), make_reference(op, capture, torch.device("cpu")), Settings())
+    decoy, first = seen[2], seen[3]
+    assert decoy == (-first[0], 0x38)
+    assert {code for _, code in seen} == {0x38}
+
+
+def test_prepared_launchers_prepare_before_each_launch() -> None:
+    """A peer's prepare() runs after every refill and before the launch, once a phase, decoys excluded for peers."""
+    log: list[str] = []
+
+    class Prepared:
+        def __init__(self, call) -> None:
+            self.call = call
+
+        def prepare(self) -> None:
+            log.append(f"prepare {int(self.call.inputs['cu'][-1])}")
+
+        def __call__(self) -> None:
+            log.append(f"launch {int(self.call.inputs['cu'][-1])}")
+            write(self.call)
+
+    seen = observe(BoundArm("prepared", Prepared), reference(), Settings(role="peer"))
+    assert (seen.failure, len(log)) == ("", 8)
+    assert [line.split()[0] for line in log] == ["prepare", "launch"] * 4
+    assert [a.split()[1] for a in log[::2]] == [b.split()[1] for b in log[1::2]]
+
+
+@pytest.mark.gpu
+def test_prepared_launchers_run_eagerly_on_a_gpu() -> None:
+    """What was read on the host in prepare() would be baked into a graph, so such a launcher is not captured."""
+
+    class Prepared:
+        def __init__(self, call) -> None:
+            self.call = call
+            self.prepare()
+
+        def prepare(self) -> None:
+            host = self.call.to("cpu")
+            write(host)
+            self.answer = {n: t.to("cuda") for n, t in host.outputs.items()}
+
+        def __call__(self) -> None:
+            for name, value in self.answer.items():
+                self.call.outputs[name].copy_(value)
+
+    ref = make_reference(make_op(), make_capture(), torch.device("cuda"))
+    seen = observe(BoundArm("prepared", Prepared), ref, Settings(role="baseline"))
+    assert (seen.failure, {phase.mode for phase in seen.phases.values()}) == ("", {"eager"})

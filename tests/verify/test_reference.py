@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
-from toy_op import LENGTHS, WIDEST, exact, make_call, make_capture, make_op, reference, rounded
+from toy_op import LENGTHS, WIDEST, exact, make_call, make_capture, make_named_op, make_op, reference, replace, rounded
 
 from kda_lab.errors import ParameterError, VerificationError
+from kda_lab.ops.protocol import FunctionArm
+from kda_lab.verify import replay
 from kda_lab.verify.reference import GUARD_ROWS, ROOM_ROWS, make_reference
 
 CPU = torch.device("cpu")
@@ -17,7 +20,7 @@ CPU = torch.device("cpu")
 def test_rows_behind_the_live_end_hold_nan_in_every_contents() -> None:
     """Every contents ends in at least `GUARD_ROWS` NaN rows, and all have the buffers' shape."""
     ref = reference()
-    for contents in (ref.original, ref.shorter, ref.longer):
+    for contents in (ref.original, *ref.changed):
         x, live = contents.inputs["x"], int(contents.inputs["cu"][-1])
         assert x.shape == ref.call.inputs["x"].shape
         assert x.shape[0] - live >= GUARD_ROWS
@@ -28,7 +31,7 @@ def test_rows_behind_the_live_end_hold_nan_in_every_contents() -> None:
 def test_changed_contents_are_shorter_and_longer() -> None:
     """`shorter` holds fewer live entries than the original, `longer` more."""
     ref = reference()
-    live = {c.name: int(c.inputs["cu"][-1]) for c in (ref.original, ref.shorter, ref.longer)}
+    live = {c.name: int(c.inputs["cu"][-1]) for c in (ref.original, *ref.changed)}
     assert live["shorter"] < live["original"] == sum(LENGTHS) < live["longer"] <= sum(LENGTHS) + ROOM_ROWS
 
 
@@ -50,8 +53,8 @@ def test_a_call_at_its_widest_goes_back_to_the_original_contents() -> None:
     capture = make_capture()
     widest = type(capture)("wide", "synthetic", make_call((WIDEST, WIDEST)), {}, "0" * 64)
     ref = make_reference(make_op(), widest, CPU)
-    assert ref.longer.name == "longer"
-    assert ref.longer.inputs["x"] is ref.original.inputs["x"]
+    assert ref.changed[1].name == "longer"
+    assert ref.changed[1].inputs["x"] is ref.original.inputs["x"]
 
 
 def test_shorter_contents_are_a_must() -> None:
@@ -134,3 +137,48 @@ def test_a_call_without_any_output_element_is_refused() -> None:
     empty = type(capture)("empty", "synthetic", make_call(()), {}, "0" * 64)
     with pytest.raises(VerificationError, match="not all empty"):
         make_reference(make_op(), empty, CPU)
+
+
+@pytest.mark.parametrize("names", [("x",), ("x", "x"), ("x", "y", "z"), ("x", "no name")], ids=str)
+def test_changes_need_two_distinct_names(names: tuple[str, ...]) -> None:
+    """Check names are made of them, so that anything but two distinct words is refused."""
+    op = make_op()
+    op.cases.CHANGES = names
+    with pytest.raises(VerificationError, match=r"verify: cases\.CHANGES is .*; allowed: two distinct names"):
+        make_reference(op, make_capture(), CPU)
+
+
+def test_named_changes_cannot_fall_back_on_the_original() -> None:
+    """Only longer lengths may have no room: another change that cannot be made is an error."""
+    op = make_named_op("x", "alpha")
+
+    def refuse(call, name, seed, source=None):
+        raise ParameterError("toy", f"no {name}")
+
+    op.cases.changed = refuse
+    with pytest.raises(ParameterError, match="toy: no x"):
+        make_reference(op, make_capture(), CPU)
+
+
+def test_an_exact_capture_has_limit_zero() -> None:
+    """With a floor of 0 an op may demand equal values: a right arm passes, -0.0 is 0.0, one bit is rejected."""
+    op = make_op()
+    op.oracle.emulate = lambda call: {n: t.float() for n, t in exact(call, torch.float64).items()}
+    op.oracle.oracle_fp64 = lambda call: {n: t.double() for n, t in op.oracle.emulate(call).items()}
+    op.oracle.oracle_fp32 = op.oracle.emulate
+    op.gates.limits = lambda kind, floor, row_floor: SimpleNamespace(error=floor, row_max=row_floor)
+    capture = make_capture()
+    outputs = {"out": torch.zeros(8, 4, 16), "count": torch.zeros(8)}
+    capture = replace(capture, call=capture.call.with_outputs(**outputs))
+
+    def arm(change) -> FunctionArm:
+        def run(call) -> None:
+            for name, value in op.oracle.emulate(call).items():
+                call.outputs[name].copy_(change(value))
+
+        return FunctionArm("exact", run)
+
+    assert make_reference(op, capture, CPU).original.limit_error == 0.0
+    assert replay(op, arm(lambda value: torch.where(value == 0, -0.0, value)), capture, "cpu").passed
+    bit = replay(op, arm(lambda value: value * (1 + 2.0**-23)), capture, "cpu")
+    assert {"error_fp32", "row_max", "changed_lengths_shorter", "changed_lengths_longer"} <= set(bit.failed)

@@ -191,3 +191,16 @@ def test_of_passes_only_with_evidence_and_without_failures(evidence: dict[str, i
     verdict = Verdict.of("finding", evidence, failures)
     assert verdict.passed == (any(evidence.values()) and not failures)
     assert verdict.passed == (verdict.word == "pass")
+
+
+def test_a_record_needs_the_checks_of_its_op(passed: list[dict]) -> None:
+    """Records of an op with other changed contents need its checks, and those of live lengths do not stand in."""
+    records = copy.deepcopy(passed)
+    for record in records:
+        record["op"] = "nvfp4.gemm"
+    wanted = [f"right on toy-a: check changed_{name} is missing" for name in ("x", "alpha")]
+    assert [f for f in judge(records).failures if f.startswith("right")] == wanted
+    # Both replays of the fixture share their checks.
+    for old, new in (("changed_lengths_shorter", "changed_x"), ("changed_lengths_longer", "changed_alpha")):
+        check(records[0], old)["name"] = new
+    assert judge(records).passed

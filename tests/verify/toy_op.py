@@ -161,6 +161,14 @@ def make_op(mutants: Sequence[Mutant] = MUTANTS) -> SimpleNamespace:
     )
 
 
+def make_named_op(first: str = "x", second: str = "scale") -> SimpleNamespace:
+    """The toy op with changed contents of other names: both have shorter rows, each its own values."""
+    op = make_op()
+    op.cases.CHANGES = (first, second)
+    op.cases.changed = lambda call, name, seed, source=None: changed(call, "shorter", seed + len(name))
+    return op
+
+
 @dataclass
 class BoundArm:
     """An arm from a function that binds one call, with optional state."""
@@ -220,6 +228,7 @@ __all__ = [
     "limits",
     "make_call",
     "make_capture",
+    "make_named_op",
     "make_op",
     "reference",
     "replace",

@@ -1,0 +1,75 @@
+"""Gates: what one tensor and one scalar of a call must be."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field, model_validator
+from typing_extensions import Self
+
+from kda_lab.contracts.dimensions import Dimension
+from kda_lab.contracts.fields import Data
+
+
+def _power_of_two(alignment_bytes: int) -> int:
+    if alignment_bytes not in (1, 2, 4, 8, 16, 32, 64, 128, 256):
+        raise ValueError(f"alignment_bytes is {alignment_bytes}; allowed: a power of two from 1 to 256")
+    return alignment_bytes
+
+
+class TensorGate(Data):
+    """What one tensor must be."""
+
+    dtypes: tuple[str, ...] = Field(min_length=1)
+    """Allowed dtypes without the `torch.` prefix: `bfloat16`."""
+    shape: tuple[Dimension, ...]
+    """One entry a dimension; the same axis name must mean the same extent in every tensor."""
+    contiguous: bool = True
+    """Row-major without gaps. False allows any strides."""
+    transposed: bool = False
+    """Row-major without gaps once its last two dimensions are swapped: strides (1, rows) where it has two."""
+    alignment_bytes: Annotated[int, AfterValidator(_power_of_two)] = 1
+    """The data pointer must be a multiple of this: a power of two, at most 256."""
+    optional: bool = False
+    """May be None: an output buffer that the kernel then allocates."""
+    device: Literal["cuda"] = "cuda"
+
+    @model_validator(mode="after")
+    def _transposed_has_a_layout(self) -> Self:
+        if self.transposed and (not self.contiguous or len(self.shape) < 2):
+            raise ValueError(
+                f"transposed is True with contiguous {self.contiguous} and {len(self.shape)} dimensions; "
+                "allowed: contiguous True and two dimensions or more"
+            )
+        return self
+
+
+class ScalarGate(Data):
+    """What one scalar must be. A bound of None does not bind."""
+
+    kind: Literal["int", "float", "bool", "dtype"]
+    minimum: float | None = None
+    maximum: float | None = None
+    allowed: tuple[int | float | bool | str, ...] | None = None
+    """Values; for a dtype their names without the `torch.` prefix."""
+    optional: bool = False
+    remedy: str = ""
+    """Sentence appended to the refusal."""
+
+    @model_validator(mode="after")
+    def _bounds_in_order(self) -> Self:
+        if self.minimum is not None and self.maximum is not None and self.minimum > self.maximum:
+            raise ValueError(f"minimum {self.minimum:g} is above maximum {self.maximum:g}")
+        return self
+
+    @model_validator(mode="after")
+    def _values_are_of_the_kind(self) -> Self:
+        names = [isinstance(value, str) for value in self.allowed or ()]
+        if self.kind != "dtype" and any(names):
+            raise ValueError(f"allowed is {self.allowed!r} for kind {self.kind!r}; names are for kind 'dtype'")
+        if self.kind == "dtype" and (not names or not all(names) or (self.minimum, self.maximum) != (None, None)):
+            raise ValueError(
+                f"allowed is {self.allowed!r} with bounds {self.minimum!r} and {self.maximum!r} for kind 'dtype'; "
+                "allowed: names of dtypes such as 'bfloat16', and no bounds"
+            )
+        return self

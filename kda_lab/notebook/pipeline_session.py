@@ -1,0 +1,214 @@
+"""A chain of layers as a notebook runs it: policies, checks, isolated and in-chain times, picture, verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from pandas.io.formats.style import Styler
+
+import kda_lab
+from kda_lab import runtime
+from kda_lab.errors import ParameterError, Reason
+from kda_lab.notebook import display
+from kda_lab.notebook.session import CANDIDATES, Session
+from kda_lab.ops.arms import SourceArm, chosen_arms
+from kda_lab.ops.protocol import Arm
+from kda_lab.ops.registry import load_op
+from kda_lab.report import figures
+from kda_lab.report.pipeline_figure import chain_foot, pipeline_table
+from kda_lab.report.style import Picture
+from kda_lab.run_folder import write_json_lines
+from kda_lab.timing.chain.arms import ChainArm
+from kda_lab.timing.chain.comparison import CHAIN, compare, findings
+from kda_lab.timing.chain.faults import faults
+from kda_lab.timing.chain.judgement import Judge, check_chain
+from kda_lab.timing.chain.measure import time_chain
+from kda_lab.timing.chain.plan import ChainPlan, plan_chain
+from kda_lab.timing.chain.policies import PolicyArm, policy_arms
+from kda_lab.timing.chain.records import chain_records
+from kda_lab.timing.machine import machine_for, why_not_timed
+from kda_lab.timing.protocol import Mode, Protocol
+from kda_lab.timing.rows import time_rows
+from kda_lab.timing.statistics import RowResult
+from kda_lab.verify.verdict import Verdict
+
+FIGURE = "pipeline"
+MODES: tuple[Mode, ...] = ("cold", "eight")
+"""How the products are timed apart: by protocol v1, and as the source thread did."""
+
+
+@dataclass
+class PipelineSession:
+    """One run of a chain. Every method is one step and returns what the notebook shows."""
+
+    session: Session
+    op: Any
+    plan: ChainPlan
+    seed: int
+    arms: list[ChainArm] = field(default_factory=list)
+    records: list[dict[str, Any]] = field(default_factory=list)
+    """Lines of chain.jsonl."""
+    isolated: list[dict[str, Any]] = field(default_factory=list)
+    """Lines of timing.jsonl."""
+    protocol: Protocol = field(default_factory=Protocol)
+
+    @classmethod
+    def open(
+        cls, session: Session, op: str, *, model: str, batch: int, layers: int, state_mb: float, seed: int
+    ) -> PipelineSession:
+        """A chain of one model size in a session's run folder.
+
+        Raises:
+            ParameterError: an argument allows no chain.
+        """
+        loaded = load_op(op)
+        return cls(session, loaded, plan_chain(loaded, model, batch=batch, layers=layers, state_mb=state_mb), seed)
+
+    def geometry(self) -> Styler:
+        """Products of a layer with their bytes, the state, and the L2 that they share."""
+        device = self.session.device
+        calls = {row.label: self.op.cases.make_sets(row, 1, self.seed, device)[0] for row in self.plan.rows}
+        products = {label: self.op.work.work(call).bytes_moved for label, call in calls.items()}
+        return display.facts(_geometry(self.plan, products, runtime.device_facts(device).get("l2_bytes")))
+
+    def choose_arms(self, kernel: str, policies: Sequence[str], baseline: str, peers: Sequence[str]) -> Styler:
+        """One kernel under each policy, the first of them the reference; the op's baseline; other kernels as peers.
+
+        Raises:
+            ParameterError: an unknown name, or a kernel that is no candidate's source.
+        """
+        exported = Path(kda_lab.__file__).parent / "kernels"
+        found = chosen_arms(self.op.spec.name, [kernel, *peers], [baseline], runtime.project_path(CANDIDATES), exported)
+        source, *others = [arm for arm, _ in found]
+        if not isinstance(source, SourceArm):
+            raise ParameterError("notebook", [Reason("kernel", repr(kernel), "a candidate or an exported kernel")])
+        self.arms = chain_arms(policy_arms(source, policies), others[-1], others[:-1], bool(self.plan.state_bytes))
+        lines = [
+            (a.name, a.role, a.source_sha256[:12] or "library", a.unavailable(self.session.device) or "runs here")
+            for a in self.arms
+        ]
+        return display.shown(("arm", "role", "source", "here"), lines)
+
+    def check(self) -> Styler:
+        """Every arm's chain once, untimed: first and last layer against the oracle, states, and bits of the policies."""
+        found = check_chain(self.op, self.plan, self.arms, device=self.session.device, seed=self.seed)
+        self._keep(found)
+        return display.shown(("arm", "role", "chain", "error", "limit", "outputs"), [_check_line(r) for r in found])
+
+    def time_isolated(self, trials: int) -> str:
+        """Each product in a loop of its own: cold with every arm, and with eight sets as the source thread did."""
+        device = self.session.device
+        reason = why_not_timed(device)
+        if reason:
+            return reason
+        for mode in MODES:
+            protocol = replace(Protocol(), trials=trials).in_mode(mode)
+            arms = isolated_arms(self.arms, with_others=mode == "cold")
+            time_rows(self.op, list(self.plan.rows), arms, self.session.run, device=device, protocol=protocol)
+        self.isolated = self.session.run.read_timing()
+        return f"{len(self.isolated)} records of isolated products"
+
+    def time_chain(self, trials: int) -> str:
+        """Every arm's chain in one CUDA graph; nothing on a CPU."""
+        self.protocol = replace(Protocol(), trials=trials)
+        reason = why_not_timed(self.session.device)
+        if reason:
+            return reason
+        machine = machine_for(self.session.device)
+        judge = Judge(self.op, self.plan)
+        timed = time_chain(self.op, self.plan, self.arms, machine=machine, protocol=self.protocol, judge=judge)
+        self._keep([*(r for r in self.records if r["kind"] != "chain"), *timed])
+        return f"{len(timed)} records of chains"
+
+    def results(self, against: str = "") -> list[RowResult]:
+        """Isolated and in-chain comparisons with the reference, or with another arm."""
+        return compare(self.records, self.isolated, reference=against, protocol=self.protocol) if self._timed else []
+
+    def figure(self) -> Picture | str:
+        """Each policy isolated and in the chain, beside the noise; also written into the run's folder."""
+        if not self._timed:
+            return why_not_timed(self.session.device) or "the chain was not timed"
+        picture = figures.pipeline(self.results(), foot=chain_foot(self._timed))
+        figures.save(picture, self.session.run.path, FIGURE)
+        return picture
+
+    def table(self, against: str = "") -> Styler | str:
+        """Every arm in every place, in microseconds of one layer."""
+        if not self._timed:
+            return why_not_timed(self.session.device) or "the chain was not timed"
+        return display.report_table(pipeline_table(self.results(against)))
+
+    def findings(self) -> Styler | str:
+        """What became of each isolated result in the chain."""
+        if not self._timed:
+            return why_not_timed(self.session.device) or "the chain was not timed"
+        return display.shown(("what became of each isolated result",), [(text,) for text in findings(self.results())])
+
+    def verdict(self) -> Verdict:
+        """Judge values, bits, noise and completeness, never a speed; written into the run's folder, not raised."""
+        promised = {a.name: a.arm.kernels_per_call for a in self.arms if isinstance(a.arm, PolicyArm)}
+        failures = faults(self.records, kernels_per_call=promised, protocol=self.protocol)
+        checks = [r for r in self.records if r["kind"] == "check"]
+        passed = sum(r["recheck"]["passed"] for r in checks)
+        words = chain_words(self.results()) if self._timed else why_not_timed(self.session.device) or "not timed"
+        evidence = {"chains_checked": len(checks), "chains_right": passed, "timed_trials": len(self._timed)}
+        verdict = Verdict.of(f"{passed} of {len(checks)} chains right; {words}", evidence, failures)
+        verdict.write(self.session.run)
+        return verdict
+
+    @property
+    def _timed(self) -> list[dict[str, Any]]:
+        return [r for r in self.records if r["kind"] == "chain"]
+
+    def _keep(self, records: list[dict[str, Any]]) -> None:
+        self.records = records
+        write_json_lines(chain_records(self.session.run), records)
+
+
+def chain_arms(policies: Sequence[PolicyArm], baseline: Arm, peers: Sequence[Arm], has_state: bool) -> list[ChainArm]:
+    """Arms of the chain in their order: reference, other policies, baseline, peers, and the state alone."""
+    reference, *others = policies
+    arms = [ChainArm(reference, "reference"), *(ChainArm(arm, "policy") for arm in others)]
+    arms += [ChainArm(baseline, "baseline"), *(ChainArm(arm, "peer") for arm in peers)]
+    return [*arms, ChainArm(None, "state")] if has_state else arms
+
+
+def isolated_arms(arms: Sequence[ChainArm], with_others: bool) -> list[tuple[Arm, str]]:
+    """The same arms for a loop over one product, where the reference is what every ratio divides."""
+    roles = {"reference": "baseline", "policy": "candidate", "baseline": "peer", "peer": "peer"}
+    chosen = [a for a in arms if a.role in roles and (with_others or a.role in ("reference", "policy"))]
+    return [(a.arm, roles[a.role]) for a in chosen if a.arm is not None]
+
+
+def chain_words(results: Sequence[RowResult]) -> str:
+    """The chain's verdicts on the policies, counted."""
+    mine = [r for r in results if r.role == "policy" and r.row == CHAIN]
+    counts = {word: sum(r.verdict == word for r in mine) for word in ("faster", "same", "ambiguous", "slower")}
+    told = ", ".join(f"{count} {word}" for word, count in counts.items() if count)
+    return f"{len(mine)} policies timed in the chain: {told or 'no verdict'}"
+
+
+def _check_line(record: Mapping[str, Any]) -> tuple[str, ...]:
+    if record["kind"] == "refused":
+        return record["arm"], record["role"], f"refused: {record['reason']}", "—", "—", "—"
+    judged = record["recheck"]
+    error = "—" if judged["error"] is None else f"{judged['error']:.2e}"
+    outputs = record["outputs_sha256"][:12] or "none"
+    return record["arm"], record["role"], judged["detail"] or "right", error, f"{judged['limit']:.2e}", outputs
+
+
+def _geometry(plan: ChainPlan, products: Mapping[str, int], l2_bytes: int | None) -> dict[str, Any]:
+    layer_mb = sum(products.values()) / 1e6
+    facts = {f"{label}, MB": f"{size / 1e6:.3g}" for label, size in products.items()}
+    return {
+        "model": plan.model,
+        "layers": plan.layers,
+        **facts,
+        "products of a pass, MB": f"{plan.layers * layer_mb:.4g}",
+        "state of a layer, MB": f"{plan.state_bytes / 1e6:.4g}",
+        "touches of the state a layer": plan.touches_per_layer,
+        "L2, MB": f"{l2_bytes / 1e6:.3g}" if l2_bytes else "—",
+    }

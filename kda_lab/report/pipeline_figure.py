@@ -1,0 +1,195 @@
+"""Isolated beside in-chain: each cache policy against the reference policy, in every place it was timed."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+from matplotlib.patches import Rectangle
+
+from kda_lab.errors import ParameterError
+from kda_lab.report import grouping, style
+from kda_lab.report.numbers import DASH, measured, significant, span
+from kda_lab.report.row_plot import Column, Layout, RowPlot, row_plot, set_ticks
+from kda_lab.report.style import BAND, GREY, INK, VERDICT_STYLE, Picture
+from kda_lab.report.tables import Table
+from kda_lab.timing.chain.comparison import CHAIN, gain_percent
+from kda_lab.timing.statistics import RowResult
+
+TICKS = (
+    0.1, 0.2, 0.5, 0.7, 0.8, 0.9, 0.95, 0.97, 0.98, 0.99, 0.995, 1, 1.005, 1.01, 1.02, 1.03, 1.05, 1.1, 1.2, 1.5, 2,
+    5, 10,
+)  # fmt: skip
+
+
+def pipeline(results: Sequence[RowResult], *, foot: str = "") -> Picture:
+    """Interval plot of the policies: under each policy one row a place, against the noise band of that place.
+
+    Args:
+        results: of `timing.chain.comparison.compare`; those with the role `policy` are drawn.
+        foot: one sentence on GPU, clocks, trials and geometry.
+
+    Raises:
+        ParameterError: no result is a policy's.
+    """
+    policies = [r for r in results if r.role == "policy"]
+    if not policies:
+        raise ParameterError("report", "no result has the role 'policy'; allowed: at least one. Time the chain first.")
+    ordered: list[RowResult | None] = []
+    headings: list[str] = []
+    for arm, members in grouping.grouped(policies, lambda r: r.arm).items():
+        ordered += [None, *members]
+        headings += [arm, *[""] * len(members)]
+    layout = Layout(
+        title=pipeline_title(policies),
+        labels=[r.row if r is not None else None for r in ordered],
+        headings=headings,
+        columns=_columns(ordered),
+        axis_label="reference time / policy time (log scale; right is faster)",
+        foot=foot,
+        notes=(
+            "grey band: noise floor of the place (A/A arm);  bar: bootstrap 95 % interval;  mark: ratio of medians",
+        ),
+    )
+    with style.settings():
+        plot = row_plot(layout, _limits(policies))
+        _draw(plot, ordered, layout.columns)
+        set_ticks(plot.axes, TICKS, [f"{v:g}×" for v in TICKS], anchor=1)
+    return plot.picture
+
+
+def pipeline_title(policies: Sequence[RowResult]) -> str:
+    """What the chain says of the policies, in one sentence."""
+    chained = [r for r in policies if r.row == CHAIN]
+    reference = next((r.baseline for r in policies if r.baseline), "the reference")
+    judged = [r for r in chained if r.verdict and r.ratio]
+    if not judged:
+        return f"No policy has a verdict in the chain against {reference}"
+    counts = {word: sum(r.verdict == word for r in judged) for word in VERDICT_STYLE}
+    told = ", ".join(f"{count} {word}" for word, count in counts.items() if count)
+    best = max(judged, key=lambda r: r.ratio or 0)
+    most = f"; the best of them is {best.arm}, {gain_percent(best.ratio)}"
+    return f"In the chain, of {len(chained)} policies against {reference}: {told}{most}"
+
+
+def pipeline_table(results: Sequence[RowResult]) -> Table:
+    """Every arm in every place, all in microseconds of one layer; refused arms stay in with their reason."""
+    heads = (
+        "place",
+        "arm",
+        "role",
+        "reference µs",
+        "arm µs",
+        "saved µs",
+        "gain % [95 %]",
+        "noise ± %",
+        "verdict",
+        "reason",
+    )
+    lines = tuple(
+        (
+            r.row, r.arm, r.role, significant(r.baseline_us, 4), significant(r.arm_us, 4), _saved(r), _gain(r),
+            DASH if r.noise is None else f"{100 * r.noise:.2f}", r.verdict or DASH, r.reason,
+        )
+        for r in results
+    )  # fmt: skip
+    reference = next((r.baseline for r in results if r.baseline), DASH)
+    caption = f"One layer, in µs, against {reference}; an isolated layer is the sum of its products, timed apart."
+    return Table(caption, heads, frozenset({0, 1, 2, 8, 9}), lines)
+
+
+def chain_foot(timed: Sequence[dict[str, Any]]) -> str:
+    """The small print: GPU, clocks, geometry of the chain, L2, trials and order, from the records of one run."""
+    first = timed[0]
+    device = first["provenance"].get("device", {})
+    clocks = [r["telemetry"]["sm_clock_mhz"] for r in timed if measured(r["telemetry"].get("sm_clock_mhz"))]
+    products = max(r["product_bytes"] for r in timed)
+    state = first["state_bytes"]
+    parts = [
+        str(device.get("name", "unknown device")),
+        f"SM {span(clocks, 'MHz')}" if clocks else "",
+        f"driver {device['driver']}" if device.get("driver") else "",
+        f"{first['axes']['model']}, M = {first['axes']['M']}, {first['layers']} layers of {products / 1e6:.3g} MB of products "
+        f"and {state / 1e6:.3g} MB of state, touched {first['touches_per_layer']} times; L2 {first['l2_bytes'] / 1e6:.3g} MB",
+        f"L2 not reset between arms: {first['l2_reset_reason']}"
+        if first["l2_reset_reason"]
+        else "L2 reset between arms",
+        f"{len({r['trial'] for r in timed})} trials an arm, {sum(bool(r['dropped']) for r in timed)} dropped{_order(timed)}",
+        f"protocol {first['protocol']}",
+    ]
+    return " · ".join(part for part in parts if part)
+
+
+def _order(timed: Sequence[dict[str, Any]]) -> str:
+    """Read off the records whether the arms ran forwards, then backwards; empty with one trial."""
+    orders = [
+        [(r["arm"], r["role"]) for r in sorted(timed, key=lambda r: r["order"]) if r["trial"] == trial]
+        for trial in sorted({r["trial"] for r in timed})
+    ]
+    if len(orders) < 2:
+        return ""
+    return ", order ABBA" if all(a == b[::-1] for a, b in itertools.pairwise(orders)) else ", order not ABBA"
+
+
+def _saved(row: RowResult) -> str:
+    if row.baseline_us is None or row.arm_us is None:
+        return DASH
+    return f"{row.baseline_us - row.arm_us:+.2f}"
+
+
+def _gain(row: RowResult) -> str:
+    if not measured(row.ratio):
+        return DASH
+    ends = ", ".join(DASH if v is None else f"{100 * (v - 1):+.2f}" for v in (row.low, row.high))
+    return f"{100 * (row.ratio - 1):+.2f} [{ends}]"
+
+
+def _columns(ordered: Sequence[RowResult | None]) -> tuple[Column, ...]:
+    return (
+        Column("gain % [95 %]", ["" if r is None else _gain(r) for r in ordered]),
+        Column("ref. µs", ["" if r is None else significant(r.baseline_us, 4) for r in ordered]),
+        Column("policy µs", ["" if r is None else significant(r.arm_us, 4) for r in ordered]),
+        Column("verdict", ["" if r is None else (r.verdict or DASH) for r in ordered], align="left"),
+    )
+
+
+def _limits(policies: Sequence[RowResult]) -> tuple[float, float]:
+    values = [1.0, 0.99, 1.01]
+    for row in policies:
+        values += [v for v in (row.ratio, row.low, row.high) if v is not None and measured(v) and v > 0]
+        values += [max(1 - row.noise, 0.1), 1 + row.noise] if row.noise is not None else []
+    low, high = min(values), max(values)
+    pad = (high / low) ** 0.06
+    return low / pad, high * pad
+
+
+def _draw(plot: RowPlot, ordered: Sequence[RowResult | None], columns: Sequence[Column]) -> None:
+    plot.axes.axvline(1, color=INK, linewidth=1.0, zorder=2)
+    for index, row in enumerate(ordered):
+        if row is None:
+            continue
+        if row.noise is not None:
+            left = max(1 - row.noise, 0.1)
+            plot.axes.add_patch(
+                Rectangle((left, index - 0.5), 1 + row.noise - left, 1, color=BAND, linewidth=0, zorder=1)
+            )
+        look = VERDICT_STYLE.get(row.verdict)
+        if look and measured(row.ratio):
+            _mark(plot, index, row)
+        color = look["color"] if look else GREY
+        for number, column in enumerate(columns):
+            last = number == len(columns) - 1
+            plot.write(
+                number, index, column.cells[index], color=color if last else INK,
+                bold=last and row.verdict in ("faster", "slower"), align=column.align,
+            )  # fmt: skip
+
+
+def _mark(plot: RowPlot, index: int, row: RowResult) -> None:
+    look = VERDICT_STYLE[row.verdict]
+    if row.low is not None and row.high is not None:
+        plot.axes.plot([row.low, row.high], [index, index], color=look["color"], linewidth=2.6, solid_capstyle="butt",
+                       zorder=3)  # fmt: skip
+    plot.axes.plot([row.ratio or 1.0], [index], marker=look["marker"], color=look["color"], linestyle="none",
+                   markerfacecolor=look["markerfacecolor"], markersize=5.2, markeredgewidth=1.2, zorder=4)  # fmt: skip

@@ -1,0 +1,49 @@
+"""Gates of tensors and scalars: what their writers may not say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from kda_lab.contracts.gates import ScalarGate, TensorGate
+
+
+@pytest.mark.parametrize(
+    ("shape", "contiguous"), [(["K"], True), (["K", "N"], False)], ids=["one-dimension", "any-strides"]
+)
+def test_transposed_needs_two_dimensions_and_a_layout(shape: list[str], contiguous: bool) -> None:
+    """A vector has nothing to swap, and any strides at all cannot be transposed ones."""
+    with pytest.raises(
+        ValidationError, match=r"transposed is True with contiguous .*; allowed: contiguous True and two"
+    ):
+        TensorGate.model_validate({"dtypes": ["uint8"], "shape": shape, "contiguous": contiguous, "transposed": True})
+
+
+def test_a_gate_is_not_transposed_by_default() -> None:
+    """Contracts that were written before the field exists mean what they meant."""
+    assert not TensorGate(dtypes=("uint8",), shape=("K", "N")).transposed
+
+
+@pytest.mark.parametrize(
+    ("gate", "words"),
+    [
+        ({"kind": "int", "allowed": ["one"]}, "names are for kind 'dtype'"),
+        ({"kind": "dtype"}, "allowed: names of dtypes such as 'bfloat16', and no bounds"),
+        ({"kind": "dtype", "allowed": []}, "allowed: names of dtypes"),
+        ({"kind": "dtype", "allowed": ["bfloat16", 1]}, "allowed: names of dtypes"),
+        ({"kind": "dtype", "allowed": ["bfloat16"], "minimum": 1}, "with bounds 1.0 and None for kind 'dtype'"),
+        ({"kind": "float", "minimum": 2, "maximum": 1}, "minimum 2 is above maximum 1"),
+    ],
+)
+def test_a_scalar_gate_without_sense_is_refused(gate: dict[str, Any], words: str) -> None:
+    """Names are for dtypes and dtypes have names, and bounds are in order."""
+    with pytest.raises(ValidationError, match=words):
+        ScalarGate.model_validate(gate)
+
+
+def test_values_keep_their_kind() -> None:
+    """A number stays a number and a name a name when a contract is read from JSON."""
+    assert ScalarGate.model_validate_json('{"kind": "int", "allowed": [1, 2]}').allowed == (1, 2)
+    assert ScalarGate.model_validate_json('{"kind": "dtype", "allowed": ["bfloat16"]}').allowed == ("bfloat16",)
