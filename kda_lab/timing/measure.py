@@ -68,8 +68,7 @@ def time_row(
     protocol = protocol or Protocol()
     if protocol.mode == "eager":
         machine = replace(machine, timer=EagerTimer(machine.device))
-    labelled = replace(row, label=row.label + SUFFIXES[protocol.mode])
-    timing = _RowTiming(op, labelled, machine, protocol, _slots(arms))
+    timing = _RowTiming(op, row, machine, protocol, _slots(arms))
     with machine.current():
         return timing.run()
 
@@ -125,6 +124,11 @@ class _RowTiming:
     """Largest error of a recheck: of the row, the same for all arms and trials; None until it is asked."""
 
     @property
+    def label(self) -> str:
+        """The row's label as records show it; the op's cases know the row by its own."""
+        return self.row.label + SUFFIXES[self.protocol.mode]
+
+    @property
     def baseline(self) -> _Slot:
         return next(slot for slot in self.slots if slot.role == "baseline")
 
@@ -169,7 +173,7 @@ class _RowTiming:
         except RuntimeError as error:
             raise TimingError(
                 "timing",
-                f"the device is lost after arm {slot.arm.name!r} on row {self.row.label!r} ({slot.refused}): {error}. "
+                f"the device is lost after arm {slot.arm.name!r} on row {self.label!r} ({slot.refused}): {error}. "
                 "Start a new process, without this arm or this row.",
             ) from error
         return None
@@ -266,7 +270,7 @@ class _RowTiming:
     def _identity(self, slot: _Slot) -> dict[str, Any]:
         return {
             "op": self.op.spec.name,
-            "row": self.row.label,
+            "row": self.label,
             "axes": dict(self.row.parameters),
             "arm": slot.arm.name,
             "role": slot.role,

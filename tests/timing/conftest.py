@@ -34,6 +34,8 @@ class DoublingOp:
 
     def __init__(self) -> None:
         self.made: list[tuple[int, int]] = []
+        self.labels: set[str] = set()
+        """Labels of the rows that were asked for."""
         self.cases = SimpleNamespace(make_sets=self.make_sets)
         self.oracle = SimpleNamespace(
             oracle_fp32=lambda call: {"out": call.inputs["x"] * 2},
@@ -45,6 +47,7 @@ class DoublingOp:
 
     def make_sets(self, row: Row, count: int, seed: int, device: torch.device) -> list[Call]:
         self.made.append((count, seed))
+        self.labels.add(row.label)
         generator = torch.Generator().manual_seed(seed)
         values = torch.randn(count, WIDTH, generator=generator)
         outputs = torch.zeros(count, WIDTH)

@@ -289,6 +289,12 @@ def test_eight_sets_are_a_row_of_their_own(
     assert (fast.ratio, "eight input sets" in fast.reason) == (2.0, state == "cold")
 
 
+def test_the_op_knows_a_row_by_its_own_label(op: Any, row: Any, pair: Any, make_machine: Factory) -> None:
+    """The mode is said in the records' label only: a capture is found by the row's own name."""
+    found = measure.time_eight(op, row, pair, machine=make_machine())
+    assert ({r["row"] for r in found}, op.labels) == ({"W64 (eight sets)"}, {"W64"})
+
+
 def test_a_candidate_may_not_prepare(op: Any, row: Any, pair: Any, make_arm: Factory, make_machine: Factory) -> None:
     """A candidate whose launcher has prepare() is refused with the reason; a peer with one is timed."""
 
