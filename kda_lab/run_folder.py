@@ -5,6 +5,7 @@ A run is one executed notebook with its records and figures:
     executed.ipynb   log.txt   parameters.json   provenance.json   verdict.json
     verify.jsonl     one line a (capture, arm): checks, errors, gate power
     timing.jsonl     one line a (row, arm, trial)
+    chain.jsonl      one line an (arm, trial) of a chain of layers, and its untimed checks
     rows.csv, rows.parquet, *.svg, *.png, index.html   made by the report
 """
 

@@ -8,7 +8,7 @@ Environment variables (all of them):
 | variable                  | meaning                                                            |
 |---------------------------|--------------------------------------------------------------------|
 | KDA_LAB_KERNEL            | force one exported kernel by name for every op it implements       |
-| KDA_LAB_DISPATCH          | `off` switches every exported kernel off: only fallbacks run       |
+| KDA_LAB_DISPATCH          | `off`: only the op's fallback chain runs, exported kernels in it too |
 | KDA_LAB_ALLOW_COMPILED    | `1` also dispatches architectures that are compiled, not qualified |
 | KDA_LAB_CAPTURE           | recorder for a process one cannot edit: `target=op:directory`      |
 | TRITON_INTERPRET          | `1` runs Triton kernels on the CPU (Triton's own variable)         |
@@ -45,7 +45,17 @@ _ENVIRONMENT_KEYS = tuple(getattr(os.environ, "encodekey", str)(name) for name i
 PREFIX = "KDA_LAB_"
 TRITON_TRUE = ("1", "true", "on", "yes", "y")
 """What Triton takes for true, in any case."""
-PACKAGES = ("torch", "triton", "flashinfer-python", "numpy", "scipy", "papermill")
+PACKAGES = (
+    "torch",
+    "triton",
+    "cuda-core",
+    "nvidia-cuda-nvrtc",
+    "flashinfer-python",
+    "numpy",
+    "scipy",
+    "papermill",
+)
+"""What provenance names with a version; the two of CUDA build kernels of language `cuda`."""
 
 
 def environment(name: str) -> str:

@@ -14,7 +14,8 @@ from pandas.io.formats.style import Styler
 from kda_lab import interpreter, runtime
 from kda_lab.captures.store import Capture, CaptureSet
 from kda_lab.contracts.facts import TensorFacts, call_facts
-from kda_lab.contracts.model import AxisRange, Contract, ShapeRule
+from kda_lab.contracts.model import Contract, ShapeRule
+from kda_lab.contracts.shapes import in_words
 from kda_lab.dispatch.dispatcher import Dispatcher
 from kda_lab.dispatch.explanation import Explanation
 from kda_lab.dispatch.loader import read_contract
@@ -188,9 +189,4 @@ def _words(capability: tuple[int, int]) -> str:
 
 
 def _axes(rule: ShapeRule) -> str:
-    words = []
-    for axis, value in rule.axes.items():
-        words.append(
-            f"{axis} {value.minimum} to {value.maximum}" if isinstance(value, AxisRange) else f"{axis} {value}"
-        )
-    return ", ".join(words)
+    return ", ".join(f"{axis} {in_words(value)}" for axis, value in rule.axes.items())

@@ -18,7 +18,7 @@ from kda_lab.ops.arms import SourceArm, chosen_arms
 from kda_lab.ops.protocol import Arm
 from kda_lab.ops.registry import load_op
 from kda_lab.report import figures
-from kda_lab.report.pipeline_figure import chain_foot, pipeline_table
+from kda_lab.report.pipeline_figure import chain_foot, check_table, pipeline_table
 from kda_lab.report.style import Picture
 from kda_lab.run_folder import write_json_lines
 from kda_lab.timing.chain.arms import ChainArm
@@ -96,7 +96,7 @@ class PipelineSession:
         """Every arm's chain once, untimed: first and last layer against the oracle, states, and bits of the policies."""
         found = check_chain(self.op, self.plan, self.arms, device=self.session.device, seed=self.seed)
         self._keep(found)
-        return display.shown(("arm", "role", "chain", "error", "limit", "outputs"), [_check_line(r) for r in found])
+        return display.report_table(check_table(found))
 
     def time_isolated(self, trials: int) -> str:
         """Each product in a loop of its own: cold with every arm, and with eight sets as the source thread did."""
@@ -189,15 +189,6 @@ def chain_words(results: Sequence[RowResult]) -> str:
     counts = {word: sum(r.verdict == word for r in mine) for word in ("faster", "same", "ambiguous", "slower")}
     told = ", ".join(f"{count} {word}" for word, count in counts.items() if count)
     return f"{len(mine)} policies timed in the chain: {told or 'no verdict'}"
-
-
-def _check_line(record: Mapping[str, Any]) -> tuple[str, ...]:
-    if record["kind"] == "refused":
-        return record["arm"], record["role"], f"refused: {record['reason']}", "—", "—", "—"
-    judged = record["recheck"]
-    error = "—" if judged["error"] is None else f"{judged['error']:.2e}"
-    outputs = record["outputs_sha256"][:12] or "none"
-    return record["arm"], record["role"], judged["detail"] or "right", error, f"{judged['limit']:.2e}", outputs
 
 
 def _geometry(plan: ChainPlan, products: Mapping[str, int], l2_bytes: int | None) -> dict[str, Any]:

@@ -13,6 +13,14 @@ from kda_lab.report.records import RunRecords, first_line
 from kda_lab.timing.protocol import mode_of
 from kda_lab.timing.statistics import RowResult, summarise
 
+NOT_SUMMARISED = (KdaLabError, ValueError, TypeError, KeyError, ZeroDivisionError)
+"""What records of another protocol raise, or those with a field missing or of the wrong type."""
+
+
+def not_summarised(file: str, error: Exception) -> str:
+    """The problem of a file whose records cannot be summarised, for the page."""
+    return f"{file}: cannot be summarised: {type(error).__name__}: {first_line(error)}"
+
 
 @dataclass(frozen=True)
 class Comparisons:
@@ -51,10 +59,8 @@ def compare(records: RunRecords) -> Comparisons:
         peers = grouping.arms((r for r in rows if r.arm_us), ("peer",)) if grouping.arms(rows, ("candidate",)) else []
         return Comparisons(rows, {peer: _against(cold, peer) for peer in peers}, labelled=tuple(summarise(others)))
     # Expected: records of another protocol, or with a field of the wrong type; the page shows what else there is.
-    except (KdaLabError, ValueError, TypeError, KeyError, ZeroDivisionError) as error:
-        return Comparisons(
-            (), {}, (f"timing.jsonl: cannot be summarised: {type(error).__name__}: {first_line(error)}",)
-        )
+    except NOT_SUMMARISED as error:
+        return Comparisons((), {}, (not_summarised("timing.jsonl", error),))
 
 
 def _against(lines: Sequence[dict[str, Any]], peer: str) -> tuple[RowResult, ...]:

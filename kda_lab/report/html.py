@@ -11,13 +11,16 @@ from typing import Any
 
 from kda_lab.errors import KdaLabError
 from kda_lab.report import figures, grouping, notebook_page, tables
+from kda_lab.report.chain_part import ChainPart, chain_part, kernel_rows
 from kda_lab.report.comparisons import Comparisons, compare
 from kda_lab.report.eight_figure import rotated_shares
 from kda_lab.report.foot import foot
+from kda_lab.report.pipeline_figure import chain_foot
 from kda_lab.report.records import RunRecords, flat, read_run, started
 from kda_lab.report.rendering import PAGE_LIMIT_BYTES, DrawnFigure, inline, linked, render
 from kda_lab.report.style import Picture
 from kda_lab.run_folder import RunFolder, write_atomic, write_json
+from kda_lab.timing.chain.records import chain_records
 from kda_lab.timing.protocol import mode_of
 from kda_lab.timing.statistics import RowResult, headline
 
@@ -26,6 +29,7 @@ FILES = {
     "notebook.html": "the executed notebook as a page",
     "verify.jsonl": "one line a replay, and the gate power",
     "timing.jsonl": "one line a row, arm and trial, with raw samples",
+    "chain.jsonl": "one line an arm and trial in the chain, and its untimed checks",
     "rows.csv": "summarised rows, unrounded",
     "rows.parquet": "summarised rows, unrounded",
     "parameters.json": "parameters of the run",
@@ -35,6 +39,7 @@ FILES = {
     "log.txt": "the log",
 }
 CAPTIONS = {
+    "pipeline": "Each cache policy apart and in the chain, against the reference policy and the noise of that very place.",
     "speedup_by_batch": "Speedup against batch, one line a class.",
     "speedup": "Speedup of each row with its interval, against the noise floor of that row.",
     "roof": "Share of the memory roofline that each arm reaches on every row.",
@@ -59,14 +64,15 @@ class VerdictWords:
 def write_report(run: RunFolder) -> Path:
     """Draw everything a run's records say into its folder; return the page's path.
 
-    Writes index.html, figures as SVG and PNG, rows.csv, rows.parquet, summary.json and, where there is
+    A run that timed a chain shows it first; of its isolated products then only the reference policy is drawn
+    beside baseline and peers. Writes index.html, figures as SVG and PNG, rows.csv, rows.parquet, summary.json and, where there is
     an executed notebook, notebook.html. A missing or broken file is named on the page. The same records
     give the same bytes.
     """
     records = read_run(run)
-    found = compare(records)
+    found, chain = compare(records), chain_part(records)
     rows = found.rows
-    drawn, faults = _draw(records, found)
+    drawn, faults = _draw(records, found, chain)
     for figure in drawn:
         write_atomic(run.path / f"{figure.name}.svg", figure.svg)
         write_atomic(run.path / f"{figure.name}.png", figure.png)
@@ -78,9 +84,9 @@ def write_report(run: RunFolder) -> Path:
         write_atomic(run.path / "rows.csv", tables.csv_text(frame))
         write_atomic(run.path / "rows.parquet", tables.parquet_bytes(frame))
     _, fault = notebook_page.write_notebook_page(run)
-    problems = [*records.problems, *found.problems, *faults, *([fault] if fault else [])]
-    write_json(run.path / "summary.json", summary(run, records, rows))
-    write_atomic(run.page, _page(_values(run, records, found), drawn, problems))
+    problems = [*records.problems, *found.problems, *chain.problems, *faults, *([fault] if fault else [])]
+    write_json(run.path / "summary.json", summary(run, rows, chain))
+    write_atomic(run.page, _page(_values(run, records, found, chain), drawn, problems))
     return run.page
 
 
@@ -100,10 +106,13 @@ def verdict_words(records: RunRecords) -> VerdictWords:
     return VerdictWords(told_word, sentence, told, tuple(str(f) for f in failures or []))
 
 
-def summary(run: RunFolder, records: RunRecords, rows: Sequence[RowResult]) -> dict[str, Any]:
-    """What the index says of the run; `timing_sha256` tells whether it is still true."""
-    speedups = []
-    for arm in grouping.arms(rows, ("candidate",)):
+def summary(run: RunFolder, rows: Sequence[RowResult], chain: ChainPart) -> dict[str, Any]:
+    """What the index says of the run; `timing_sha256` tells whether it is still true.
+
+    Of a run that timed a chain the policies' ratios in the chain are told, not those of isolated products.
+    """
+    speedups = chain.speedups
+    for arm in () if chain.results else grouping.arms(rows, ("candidate",)):
         members = [r for r in rows if r.arm == arm]
         numbers = headline(members, arm)
         if numbers is not None:
@@ -114,21 +123,37 @@ def summary(run: RunFolder, records: RunRecords, rows: Sequence[RowResult]) -> d
 
 
 def timing_sha256(run: RunFolder) -> str:
-    """Hash of the run's timing.jsonl; empty where there is none."""
-    path = run.timing_records
-    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
+    """Hash of the run's timing.jsonl, of chain.jsonl too where there is one; empty without either."""
+    found = [path.read_bytes() for path in (run.timing_records, chain_records(run)) if path.is_file()]
+    return hashlib.sha256(b"".join(found)).hexdigest() if found else ""
 
 
-def _draw(records: RunRecords, found: Comparisons) -> tuple[list[DrawnFigure], list[str]]:
+def _draw(records: RunRecords, found: Comparisons, chain: ChainPart) -> tuple[list[DrawnFigure], list[str]]:
     """All figures that the records allow; one sentence for each that they should but do not."""
     drawn: list[DrawnFigure] = []
     faults: list[str] = []
-    for name, make in _wanted(records, found, foot(records)):
+    wanted = _wanted_of_chain(found, chain, foot(records)) if chain.results else _wanted(records, found, foot(records))
+    for name, make in wanted:
         try:
             drawn.append(DrawnFigure.of(name, make()))
         except KdaLabError as error:
             faults.append(f"figure {name}: {error}")
     return drawn, faults
+
+
+def _wanted_of_chain(
+    found: Comparisons, chain: ChainPart, foot_text: str
+) -> Iterator[tuple[str, Callable[[], Picture]]]:
+    """The figures of a run that timed a chain: the chain first, then how near the kernel comes to the roof."""
+    yield "pipeline", partial(figures.pipeline, chain.results, foot=chain_foot(chain.timed))
+    rows = kernel_rows(found.rows)
+    if _any_cold(rows):
+        yield "latency", partial(figures.latency, rows, foot=foot_text)
+        yield "roof", partial(figures.roof_shares, rows, foot=foot_text)
+
+
+def _any_cold(rows: Sequence[RowResult]) -> bool:
+    return any(r.state == "cold" and r.role != "control" for r in rows)
 
 
 def _wanted(records: RunRecords, found: Comparisons, foot_text: str) -> Iterator[tuple[str, Callable[[], Picture]]]:
@@ -144,7 +169,7 @@ def _wanted(records: RunRecords, found: Comparisons, foot_text: str) -> Iterator
                 file_name("speedup_by_batch", arm),
                 partial(figures.speedup_by_batch, rows, candidate=arm, foot=foot_text),
             )
-    if any(r.state == "cold" and r.role != "control" for r in rows):
+    if _any_cold(rows):
         yield "latency", partial(figures.latency, rows, foot=foot_text)
         yield "roof", partial(figures.roof_shares, rows, foot=foot_text)
     for arm in grouping.arms((r for r in found.labelled if mode_of(r.row) == "eight"), ("candidate",)):
@@ -184,7 +209,7 @@ def _page(values: dict[str, Any], drawn: Sequence[DrawnFigure], problems: Sequen
     return text
 
 
-def _values(run: RunFolder, records: RunRecords, comparisons: Comparisons) -> dict[str, Any]:
+def _values(run: RunFolder, records: RunRecords, comparisons: Comparisons, chain: ChainPart) -> dict[str, Any]:
     device, rows = records.device, comparisons.rows
     subtitle = [
         ", ".join(records.ops) or "no op",
@@ -192,7 +217,9 @@ def _values(run: RunFolder, records: RunRecords, comparisons: Comparisons) -> di
         started(records.provenance),
     ]
     found = {
-        "short": tables.headline_table(comparisons.all),
+        "short": chain.short if chain.results else tables.headline_table(comparisons.all),
+        "chain": chain.table,
+        "chain_checks": chain.checks,
         "batches": tables.batch_table(rows),
         "rows": tables.rows_table([*rows, *comparisons.labelled]),
         "replays": tables.verify_table(records.replays),
@@ -202,6 +229,7 @@ def _values(run: RunFolder, records: RunRecords, comparisons: Comparisons) -> di
         "refused": tables.refused_table(records.refused),
     }
     present = [("ran", "What ran"), ("figures", "Figures")]
+    present += [("chain", "In the chain")] if found["chain"].lines or found["chain_checks"].lines else []
     present += [("timing", "Timing")] if rows else []
     present += [
         (i, h)
@@ -217,6 +245,8 @@ def _values(run: RunFolder, records: RunRecords, comparisons: Comparisons) -> di
         "not_timed": records.not_timed,
         "provenance": flat(records.provenance),
         "parameters": flat(records.parameters),
+        "chain_notes": chain.notes,
+        "chain_findings": chain.findings,
         "power_sentence": _power_sentence(records),
         "sections": [*present, ("files", "Files")],
         "files": [(name, what) for name, what in FILES.items() if (run.path / name).is_file()],

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from kda_lab.report.chain_part import chain_part
 from kda_lab.report.comparisons import compare
 from kda_lab.report.html import FILES, summary, timing_sha256, verdict_words
 from kda_lab.report.numbers import DASH, measured, times
@@ -14,8 +15,8 @@ from kda_lab.report.records import read_run, started
 from kda_lab.report.rendering import render
 from kda_lab.run_folder import RunFolder, write_atomic
 
-_MARKS = ("executed.ipynb", "verdict.json", "verify.jsonl", "timing.jsonl", "parameters.json")
-_LINKED = ("executed.ipynb", "rows.csv", "rows.parquet", "verify.jsonl", "timing.jsonl")
+_MARKS = ("executed.ipynb", "verdict.json", "verify.jsonl", "timing.jsonl", "chain.jsonl", "parameters.json")
+_LINKED = ("executed.ipynb", "rows.csv", "rows.parquet", "verify.jsonl", "timing.jsonl", "chain.jsonl")
 
 
 def write_index(reports: Path) -> Path:
@@ -76,7 +77,7 @@ def _speedups(run: RunFolder) -> list[Mapping[str, Any]]:
     except (OSError, ValueError, KeyError, TypeError):
         pass  # No summary yet, or a broken one: the records decide.
     records = read_run(run)
-    return list(summary(run, records, compare(records).rows)["speedups"])
+    return list(summary(run, compare(records).rows, chain_part(records))["speedups"])
 
 
 def _is_speedup(value: Any) -> bool:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from matplotlib.patches import Rectangle
 
 from kda_lab.errors import ParameterError
 from kda_lab.report import grouping, style
-from kda_lab.report.numbers import DASH, measured, significant, span
+from kda_lab.report.numbers import DASH, measured, scientific, significant, span
 from kda_lab.report.row_plot import Column, Layout, RowPlot, row_plot, set_ticks
 from kda_lab.report.style import BAND, GREY, INK, VERDICT_STYLE, Picture
 from kda_lab.report.tables import Table
-from kda_lab.timing.chain.comparison import CHAIN, gain_percent
+from kda_lab.timing.chain.comparison import ALONE, CHAIN, gain_percent
+from kda_lab.timing.protocol import COLD_L2_MULTIPLE
 from kda_lab.timing.statistics import RowResult
 
 TICKS = (
@@ -49,6 +50,7 @@ def pipeline(results: Sequence[RowResult], *, foot: str = "") -> Picture:
         axis_label="reference time / policy time (log scale; right is faster)",
         foot=foot,
         notes=(
+            *_places_note(policies),
             "grey band: noise floor of the place (A/A arm);  bar: bootstrap 95 % interval;  mark: ratio of medians",
         ),
     )
@@ -60,7 +62,7 @@ def pipeline(results: Sequence[RowResult], *, foot: str = "") -> Picture:
 
 
 def pipeline_title(policies: Sequence[RowResult]) -> str:
-    """What the chain says of the policies, in one sentence."""
+    """What the chain says of the policies, and the largest isolated win that is none there, in one sentence."""
     chained = [r for r in policies if r.row == CHAIN]
     reference = next((r.baseline for r in policies if r.baseline), "the reference")
     judged = [r for r in chained if r.verdict and r.ratio]
@@ -70,7 +72,23 @@ def pipeline_title(policies: Sequence[RowResult]) -> str:
     told = ", ".join(f"{count} {word}" for word, count in counts.items() if count)
     best = max(judged, key=lambda r: r.ratio or 0)
     most = f"; the best of them is {best.arm}, {gain_percent(best.ratio)}"
-    return f"In the chain, of {len(chained)} policies against {reference}: {told}{most}"
+    return f"In the chain, of {len(chained)} policies against {reference}: {told}{most}{_lost(policies, chained)}"
+
+
+def _lost(policies: Sequence[RowResult], chained: Sequence[RowResult]) -> str:
+    """The largest isolated win of a policy that the chain calls same or slower; empty when there is none."""
+    became = {r.arm: r.verdict for r in chained}
+    gone = [r for r in policies if r.verdict == "faster" and became.get(r.arm) in ("same", "slower")]
+    if not gone:
+        return ""
+    largest = max(gone, key=lambda r: r.ratio or 0)
+    rest = f" (and {len(gone) - 1} more)" if len(gone) > 1 else ""
+    return f"; an isolated win is gone there: {largest.arm}, {largest.row}, {gain_percent(largest.ratio)}{rest}"
+
+
+def _places_note(policies: Sequence[RowResult]) -> list[str]:
+    apart = any(ALONE in r.row for r in policies)
+    return ["isolated: the layer's products, each in a loop of its own, summed;  alone: one of them"] if apart else []
 
 
 def pipeline_table(results: Sequence[RowResult]) -> Table:
@@ -95,8 +113,32 @@ def pipeline_table(results: Sequence[RowResult]) -> Table:
         for r in results
     )  # fmt: skip
     reference = next((r.baseline for r in results if r.baseline), DASH)
-    caption = f"One layer, in µs, against {reference}; an isolated layer is the sum of its products, timed apart."
+    caption = (
+        f"One layer, in µs, against {reference}; an isolated layer is the sum of its products, timed apart; "
+        "a product alone is in µs of that product."
+    )
     return Table(caption, heads, frozenset({0, 1, 2, 8, 9}), lines)
+
+
+def check_table(records: Sequence[Mapping[str, Any]]) -> Table:
+    """Every arm's chain as it was checked, untimed: right or what was wrong, error beside limit, hash of the outputs.
+
+    Args:
+        records: lines of `chain.jsonl`; checks and refusals are shown.
+    """
+    lines = tuple(dict.fromkeys(_check_line(r) for r in records if r["kind"] in ("check", "refused")))
+    heads = ("arm", "role", "chain", "error", "limit", "outputs")
+    caption = "Each chain once, untimed: first and last layer against the FP32 oracle, states, and bits."
+    return Table(caption, heads, frozenset({0, 1, 2, 5}), lines)
+
+
+def _check_line(record: Mapping[str, Any]) -> tuple[str, ...]:
+    if record["kind"] == "refused":
+        return record["arm"], record["role"], f"refused: {record['reason']}", DASH, DASH, DASH
+    judged = record["recheck"]
+    outputs = record["outputs_sha256"][:12] or "none"
+    errors = scientific(judged["error"]), scientific(judged["limit"])
+    return record["arm"], record["role"], judged["detail"] or "right", *errors, outputs
 
 
 def chain_foot(timed: Sequence[dict[str, Any]]) -> str:
@@ -105,6 +147,7 @@ def chain_foot(timed: Sequence[dict[str, Any]]) -> str:
     device = first["provenance"].get("device", {})
     clocks = [r["telemetry"]["sm_clock_mhz"] for r in timed if measured(r["telemetry"].get("sm_clock_mhz"))]
     products = max(r["product_bytes"] for r in timed)
+    moved = first["layers"] * products / first["l2_bytes"]
     state = first["state_bytes"]
     parts = [
         str(device.get("name", "unknown device")),
@@ -112,6 +155,9 @@ def chain_foot(timed: Sequence[dict[str, Any]]) -> str:
         f"driver {device['driver']}" if device.get("driver") else "",
         f"{first['axes']['model']}, M = {first['axes']['M']}, {first['layers']} layers of {products / 1e6:.3g} MB of products "
         f"and {state / 1e6:.3g} MB of state, touched {first['touches_per_layer']} times; L2 {first['l2_bytes'] / 1e6:.3g} MB",
+        ""
+        if moved >= COLD_L2_MULTIPLE
+        else f"not cold: the products of a pass are {moved:.2g}× L2, less than {COLD_L2_MULTIPLE:g}×",
         f"L2 not reset between arms: {first['l2_reset_reason']}"
         if first["l2_reset_reason"]
         else "L2 reset between arms",

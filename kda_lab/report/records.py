@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kda_lab.errors import TimingError
 from kda_lab.report.numbers import measured
 from kda_lab.run_folder import RunFolder
+from kda_lab.timing.chain.records import chain_records, validated
 
 _NEEDED = {
     "replay": ("op", "capture", "arm", "checks", "errors"),
@@ -41,6 +43,8 @@ class RunRecords:
     verdict: dict[str, Any] | None
     """None where there is no verdict, or none that can be read."""
     problems: tuple[str, ...]
+    chain: tuple[dict[str, Any], ...] = ()
+    """Lines of chain.jsonl of any kind, each as `timing.chain.records.validated` gives it."""
 
     @property
     def replays(self) -> list[dict[str, Any]]:
@@ -56,8 +60,8 @@ class RunRecords:
 
     @property
     def refused(self) -> list[dict[str, Any]]:
-        """Arms that could not run, of both files, each once."""
-        found = [r for r in (*self.verify, *self.timing) if r["kind"] == "refused"]
+        """Arms that could not run, of all files, each once."""
+        found = [r for r in self._lines if r["kind"] == "refused"]
         return list({json.dumps(r, sort_keys=True): r for r in found}.values())
 
     @property
@@ -65,14 +69,23 @@ class RunRecords:
         return [r for r in self.timing if r["kind"] == "timing"]
 
     @property
+    def chained(self) -> list[dict[str, Any]]:
+        """Timed trials of chains."""
+        return [r for r in self.chain if r["kind"] == "chain"]
+
+    @property
+    def _lines(self) -> tuple[dict[str, Any], ...]:
+        return (*self.verify, *self.timing, *self.chain)
+
+    @property
     def ops(self) -> tuple[str, ...]:
         """Names of the ops that the records speak of, in order of appearance."""
-        return tuple(dict.fromkeys(str(r["op"]) for r in (*self.verify, *self.timing) if r.get("op")))
+        return tuple(dict.fromkeys(str(r["op"]) for r in self._lines if r.get("op")))
 
     @property
     def device(self) -> dict[str, Any]:
         """Facts of the device: of the run's provenance, else of the first record that has any."""
-        for source in (self.provenance, *(r.get("provenance") for r in (*self.timing, *self.verify))):
+        for source in (self.provenance, *(r.get("provenance") for r in (*self.timing, *self.verify, *self.chain))):
             if isinstance(source, Mapping) and isinstance(source.get("device"), dict) and source["device"]:
                 return dict(source["device"])
         return {}
@@ -80,10 +93,10 @@ class RunRecords:
     @property
     def not_timed(self) -> str:
         """Why there are no times; empty where there are some."""
-        if self.trials:
+        if self.trials or self.chained:
             return ""
         on_cpu = self.device.get("interpreter") or self.device.get("type") == "cpu"
-        on_cpu = on_cpu or any(r.get("interpreter") for r in self.replays)
+        on_cpu = on_cpu or any(r.get("interpreter") for r in (*self.replays, *self.chain))
         return NOT_TIMED_INTERPRETER if on_cpu else NOT_TIMED
 
     @property
@@ -98,6 +111,7 @@ def read_run(run: RunFolder) -> RunRecords:
     problems: list[str] = []
     verify = _read_lines(run.verify_records, problems)
     timing = _read_lines(run.timing_records, problems)
+    chain = _read_lines(chain_records(run), problems, _chain_fault)
     parameters = _read_object(run.parameters, problems)
     provenance = _read_object(run.provenance, problems)
     verdict = _read_object(run.verdict, problems)
@@ -107,7 +121,14 @@ def read_run(run: RunFolder) -> RunRecords:
         )
         verdict = None
     return RunRecords(
-        run.name, tuple(verify), tuple(timing), parameters or {}, provenance or {}, verdict, tuple(problems)
+        run.name,
+        tuple(verify),
+        tuple(timing),
+        parameters or {},
+        provenance or {},
+        verdict,
+        tuple(problems),
+        tuple(map(validated, chain)),
     )
 
 
@@ -125,7 +146,7 @@ def _read_object(path: Path, problems: list[str]) -> dict[str, Any] | None:
     return value
 
 
-def _read_lines(path: Path, problems: list[str]) -> list[dict[str, Any]]:
+def _read_lines(path: Path, problems: list[str], fault_of: Callable[[Any], str] | None = None) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     try:
@@ -142,7 +163,7 @@ def _read_lines(path: Path, problems: list[str]) -> list[dict[str, Any]]:
         except (ValueError, RecursionError) as error:
             problems.append(f"{path.name} line {number}: cannot be read: {first_line(error)}")
             continue
-        fault = _fault(record)
+        fault = (fault_of or _fault)(record)
         if fault:
             problems.append(f"{path.name} line {number}: {fault}")
         else:
@@ -169,6 +190,19 @@ def _fault(record: Any) -> str:
     items = [item for n in needed if n in ("checks", "mutants") for item in record[n]]
     named = all(isinstance(item, dict) and "name" in item for item in items)
     return "" if named else f"a {kind} record with an entry without name."
+
+
+def _chain_fault(record: Any) -> str:
+    """What keeps a line of chain.jsonl from being used; empty when nothing does."""
+    if not isinstance(record, dict):
+        return f"holds {type(record).__name__}; allowed: a JSON object."
+    try:
+        axes = validated(record)["axes"]
+    except TimingError as error:
+        return first_line(error)
+    rows = axes.get("rows")
+    named = isinstance(rows, list) and rows and all(isinstance(row, str) for row in rows)
+    return "" if named else f"axes.rows is {rows!r}; allowed: the labels of the layer's products."
 
 
 def first_line(error: Exception) -> str:

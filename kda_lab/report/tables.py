@@ -197,16 +197,17 @@ def stress_table(stress: Sequence[Mapping[str, Any]]) -> Table:
 
 def refused_table(refused: Sequence[Mapping[str, Any]]) -> Table:
     """Arms that could not run, with the reason in their own words."""
-    lines = tuple(
-        (str(r.get("row") or r.get("capture") or "all"), str(r["arm"]), str(r.get("role", "")), str(r["reason"]))
-        for r in refused
-    )
+    lines = tuple((_refused_where(r), str(r["arm"]), str(r.get("role", "")), str(r["reason"])) for r in refused)
     return Table(
         "Refused: arms that could not run, and why.",
         ("row or capture", "arm", "role", "reason"),
         frozenset(range(4)),
         lines,
     )
+
+
+def _refused_where(record: Mapping[str, Any]) -> str:
+    return str(record.get("row") or record.get("capture") or ("in the chain" if "layers" in record else "all"))
 
 
 def headline_table(comparisons: Sequence[Sequence[RowResult]]) -> Table:

@@ -239,6 +239,77 @@ NOTEBOOK: dict[str, Any] = {
 }  # fmt: skip
 
 
+POLICIES = {"streamed stream/stream": 1.0, "streamed stream/persist": 0.98, "streamed persist/persist": 1.05}
+PRODUCTS = {"9b_gate_up-M8-random": 18.0, "9b_down-M8-random": 12.0}
+
+
+def chain_run(folder: Path, trials: int = 5) -> RunFolder:
+    """A run of notebook 24: `down` wins with stream/persist apart, `gate_up` loses, and the chain loses more."""
+    run = fill(folder, [], [])
+    run.verify_records.unlink()
+    shared = {"op": "nvfp4.gemm", "layers": 4, "state_bytes": 24_000_000, "source_sha256": "s",
+              "axes": {"model": "9b", "M": 8, "rows": list(PRODUCTS)}, "provenance": provenance()}  # fmt: skip
+    arms = [(a, "reference" if share == 1 else "policy", share) for a, share in POLICIES.items()]
+    arms += [("cublas_bf16", "baseline", 2.5), ("streamed stream/stream", "control", 1.0)]
+    label = "v1" if trials == 5 else f"v1 (trials={trials})"
+    lines = [_check(shared, arm, role) for arm, role, _ in arms if role != "control"]
+    for trial in range(trials):
+        for order, (arm, role, share) in enumerate(arms if trial % 2 == 0 else arms[::-1]):
+            lines.append(_chained(shared, arm, role, 60 * share**-3 if share < 1 else 60 * share, trial, order, label))
+    write_json_lines(run.path / "chain.jsonl", lines)
+    roles = {"reference": "baseline", "policy": "candidate", "baseline": "peer", "control": "control"}
+    timed = []
+    for number, (row, us) in enumerate(PRODUCTS.items()):
+        for mode in ("", " (eight sets)"):
+            factors = [
+                (a, roles[r], s if number or r != "policy" else 1.05) for a, r, s in arms if not mode or r != "baseline"
+            ]
+            rows = [_product(row, mode, arm, role, us * share) for arm, role, share in factors]
+            for record in timing_records(rows, trials):
+                median = us * dict((a, share) for a, _, share in factors)[record["arm"]] * _jitter(record)
+                timed.append({**record, "median_us": median, "samples_us": [median], "protocol": label})
+    write_json_lines(run.timing_records, timed)
+    return run
+
+
+def _jitter(record: dict[str, Any]) -> float:
+    """Up to 0.1 %, so that noise bands are narrow and known."""
+    return 1 + 0.0005 * ((record["trial"] * 7 + record["order"]) % 3)
+
+
+def _product(row: str, mode: str, arm: str, role: str, us: float) -> RowResult:
+    axes = {"M": 8, "N": 4096, "K": 12288, "kind": "random"}
+    return RowResult("nvfp4.gemm", row + mode, axes, arm, role, "streamed stream/stream", us, us, 1.0, None, None, None, "", 5,
+                     0, us / 2, 0.5, 2000.0, "cold", "")  # fmt: skip
+
+
+def _check(shared: dict[str, Any], arm: str, role: str) -> dict[str, Any]:
+    return {**shared, "kind": "check", "arm": arm, "role": role, "device": "cuda", "interpreter": False,
+            "outputs_sha256": "abc", "recheck": {"passed": True, "error": 0.00166, "limit": 0.002, "detail": ""}}  # fmt: skip
+
+
+def _chained(
+    shared: dict[str, Any], arm: str, role: str, us: float, trial: int, order: int, label: str
+) -> dict[str, Any]:
+    median = us * _jitter({"trial": trial, "order": order})
+    return {
+        **shared, "kind": "chain", "arm": arm, "role": role, "reference": "streamed stream/stream", "trial": trial,
+        "order": order, "samples_us": [median], "median_us": median, "passes_per_graph": 4, "product_bytes": 85_600_000,
+        "touches_per_layer": 2, "l2_bytes": 62_914_560, "cold_products": 4 * 85_600_000 >= 5 * 62_914_560,
+        "l2_reset_reason": "", "copy_bandwidth_gb_s": 4300.0, "roof_us": 19.9, "kernels": {"chain": {"gemm": 8}},
+        "timer": "cuda graph, events", "outputs_sha256": "abc", "protocol": f"chain {label}",
+        "telemetry": {"sm_clock_mhz": 1980, "memory_clock_mhz": 3201, "power_w": 300.0, "temperature_c": 40, "throttle": [],
+                      "other_processes": 0, "reason": ""},
+        "recheck": {"passed": True, "error": 0.00166, "limit": 0.002, "detail": ""},
+    }  # fmt: skip
+
+
+@pytest.fixture
+def fill_chain() -> Callable[..., RunFolder]:
+    """The function that fills a run folder as notebook 24 does."""
+    return chain_run
+
+
 @pytest.fixture
 def fill_run() -> Callable[..., RunFolder]:
     """The function that fills a run folder with given rows and verify records."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -157,6 +158,54 @@ def test_files_of_an_earlier_report_do_not_stay(run: RunFolder) -> None:
 def test_file_names_are_tame() -> None:
     """An arm's name with a path or a colon makes a plain file name."""
     assert html.file_name("speedup", "exported:a/../b v2") == "speedup_exported_a____b_v2"
+
+
+def test_a_timed_chain_comes_first(tmp_path: Path, fill_chain: Fill) -> None:
+    """The pipeline figure stands first, a section tells what became of isolated results, and no policy has figures of its own."""
+    run = fill_chain(tmp_path)
+    page = html.write_report(run).read_text()
+    assert re.findall(r'<figure id="figure-([^"]+)"', page) == ["pipeline", "latency", "roof"]
+    assert {p.stem for p in run.path.glob("*.svg")} == {"pipeline", "latency", "roof"}
+    for words in (
+        "In the chain, in short: µs of one layer", '<a href="#chain">In the chain</a>', 'href="chain.jsonl"',
+        "the isolated win turns into a loss", "One layer, in µs, against streamed stream/stream", "Each chain once, untimed",
+        "Each cache policy apart and in the chain", "streamed stream/stream takes 2.00× to 2.0",
+    ):  # fmt: skip
+        assert words in page, words
+    assert page.index("Figures") < page.index('<h2 id="chain"') < page.index('<h2 id="timing"')
+
+
+def test_a_broken_line_of_a_chain_is_on_the_page(tmp_path: Path, fill_chain: Fill) -> None:
+    """It is named among the problems, and the chain is shown from the other lines."""
+    run = fill_chain(tmp_path)
+    with (run.path / "chain.jsonl").open("a") as stream:
+        stream.write('{"kind": "chain"')
+    page = html.write_report(run).read_text()
+    assert "chain.jsonl line 30: cannot be read" in page and "figure-pipeline" in page
+
+
+def test_a_chain_that_was_only_checked(tmp_path: Path, fill_chain: Fill) -> None:
+    """Without times there is no picture, but the checks are on the page."""
+    run = fill_chain(tmp_path)
+    checks = [r for r in read_json_lines(run.path / "chain.jsonl") if r["kind"] == "check"]
+    write_json_lines(run.path / "chain.jsonl", checks)
+    run.timing_records.unlink()
+    page = html.write_report(run).read_text()
+    assert "Each chain once, untimed" in page and "<figure" not in page and "not timed" in page
+
+
+def test_the_summary_is_of_the_chain_too(tmp_path: Path, fill_chain: Fill) -> None:
+    """The index takes the ratios in the chain, and a changed chain makes the summary stale."""
+    run = fill_chain(tmp_path)
+    html.write_report(run)
+    found = json.loads((run.path / "summary.json").read_bytes())
+    assert [s["arm"] for s in found["speedups"]] == [
+        "streamed stream/persist in the chain",
+        "streamed persist/persist in the chain",
+    ]
+    assert found["timing_sha256"] == html.timing_sha256(run)
+    (run.path / "chain.jsonl").write_bytes(b"")
+    assert found["timing_sha256"] != html.timing_sha256(run)
 
 
 def test_rows_with_eight_sets_have_their_own_figure(run: RunFolder) -> None:

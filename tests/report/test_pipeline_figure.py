@@ -9,7 +9,7 @@ import pytest
 
 from kda_lab.errors import ParameterError
 from kda_lab.report import style
-from kda_lab.report.pipeline_figure import chain_foot, pipeline, pipeline_table, pipeline_title
+from kda_lab.report.pipeline_figure import chain_foot, check_table, pipeline, pipeline_table, pipeline_title
 from kda_lab.timing.statistics import RowResult
 
 COLD, CHAIN = "isolated, cold", "in the chain"
@@ -59,10 +59,46 @@ def test_policies_are_drawn_place_by_place(results: list[RowResult]) -> None:
 
 
 def test_the_title_tells_the_chain(results: list[RowResult]) -> None:
-    """Counts by verdict in the chain and the fastest policy there; isolated wins are not counted."""
+    """Counts by verdict in the chain, the fastest policy there, and the isolated win that became none."""
     assert pipeline_title([r for r in results if r.role == "policy"]) == (
         "In the chain, of 2 policies against k stream/stream: 1 slower, 1 ambiguous; "
-        "the best of them is k persist/stream, +0.10 %"
+        "the best of them is k persist/stream, +0.10 %; an isolated win is gone there: k stream/persist, isolated, cold, +1.20 %"
+    )
+
+
+def test_the_title_names_the_largest_win_that_is_gone(make: Make) -> None:
+    """Others are counted; a win that stays, or that the chain leaves undecided, is not said to be gone."""
+    won = {"ratio": 1.03, "verdict": "faster"}
+    lost = [make(row="down alone (eight sets)", **won), make(row=COLD, ratio=1.01, verdict="faster"), make()]
+    assert pipeline_title(lost).endswith(
+        "an isolated win is gone there: k stream/persist, down alone (eight sets), +3.00 % (and 1 more)"
+    )
+    assert "gone" not in pipeline_title([make(row=COLD, **won), make(**won)])
+    assert "gone" not in pipeline_title([make(row=COLD, **won), make(verdict="ambiguous")])
+
+
+def test_products_apart_are_explained(make: Make, results: list[RowResult]) -> None:
+    """A note says what `isolated` and `alone` mean, only where both are shown."""
+    note = "isolated: the layer's products, each in a loop of its own, summed;  alone: one of them"
+    assert note in texts([*results, make(row="down alone, cold")])
+    assert note not in texts(results)
+
+
+def test_checks_are_shown_with_their_limit() -> None:
+    """A right chain, a wrong one, one refused twice in the same words; other kinds are no checks."""
+    right = {"kind": "check", "arm": "a", "role": "policy", "outputs_sha256": "0123456789abcdef",
+             "recheck": {"passed": True, "error": 0.00166, "limit": 0.002, "detail": ""}}  # fmt: skip
+    wrong = {
+        **right,
+        "outputs_sha256": "",
+        "recheck": {"passed": False, "error": None, "limit": 0.002, "detail": "off"},
+    }
+    refused = {"kind": "refused", "arm": "b", "role": "peer", "reason": "no GPU"}
+    table = check_table([right, wrong, refused, {**refused, "device": "cpu"}, {"kind": "chain"}])
+    assert table.lines == (
+        ("a", "policy", "right", "1.66e-3", "2.00e-3", "0123456789ab"),
+        ("a", "policy", "off", "—", "2.00e-3", "none"),
+        ("b", "peer", "refused: no GPU", "—", "—", "—"),
     )
 
 
@@ -107,6 +143,13 @@ def test_the_foot_says_where_and_how() -> None:
         {**shared, "arm": arm, "role": "policy", "trial": trial, "order": (number + trial) % 2}
         for trial in (0, 1) for number, arm in enumerate("ab")
     ]  # fmt: skip
+    assert "not cold" not in chain_foot([{**r, "layers": 80} for r in timed])
+    assert (
+        chain_foot([{**r, "layers": 3} for r in timed]).count(
+            "not cold: the products of a pass are 4.1× L2, less than 5×"
+        )
+        == 1
+    )
     assert chain_foot(timed) == (
         "NVIDIA H200 · SM 1980 MHz · driver 580 · 9b, M = 8, 8 layers of 85 MB of products and 24 MB of state, "
         "touched 2 times; L2 62.9 MB · L2 reset between arms · 2 trials an arm, 0 dropped, order ABBA · protocol chain v1"

@@ -55,12 +55,52 @@ def test_a_broken_line_is_named_and_the_others_are_kept(tmp_path: Path, line: st
     assert len(found.verify) == 1 and len(found.problems) == 1 and words in found.problems[0]
 
 
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("{", "chain.jsonl line 1: cannot be read: Expecting property name"),
+        ("[]", "chain.jsonl line 1: holds list; allowed: a JSON object."),
+        ({"kind": "timing"}, "chain.jsonl line 1: timing: record.kind is 'timing'; allowed: chain, check, refused"),
+        ({"median_us": -1.0}, "chain.jsonl line 1: timing: record.median_us is -1.0"),
+        ({"telemetry": {}}, "chain.jsonl line 1: timing: record.telemetry.sm_clock_mhz"),
+        ({"axes": {"M": 8}}, "chain.jsonl line 1: axes.rows is None; allowed: the labels of the layer's products."),
+        ({"axes": {"rows": [3]}}, "chain.jsonl line 1: axes.rows is [3]; allowed"),
+    ],
+)
+def test_a_broken_line_of_a_chain_is_named(
+    tmp_path: Path, fill_chain: Callable[..., RunFolder], change: str | dict[str, Any], words: str
+) -> None:
+    """The problem gives line and fault; the other lines are still read."""
+    run = fill_chain(tmp_path)
+    path = run.path / "chain.jsonl"
+    lines = path.read_text().splitlines()
+    last = json.loads(lines[-1])
+    broken = change if isinstance(change, str) else json.dumps({**last, **change})
+    path.write_text("\n".join([broken, *lines]))
+    found = read_run(run)
+    assert len(found.chain) == len(lines)
+    assert len(found.problems) == 1 and found.problems[0].startswith(words), found.problems
+
+
+def test_a_chain_alone_is_a_timed_run(tmp_path: Path, fill_chain: Callable[..., RunFolder]) -> None:
+    """Op, device and times are known from chain.jsonl; its checks alone, on a CPU, are no times."""
+    run = fill_chain(tmp_path)
+    run.timing_records.unlink()
+    run.provenance.unlink()
+    found = read_run(run)
+    assert (found.ops, found.device["name"], found.not_timed) == (("nvfp4.gemm",), "NVIDIA H200", "")
+    assert len(found.chained) == 25
+    checks = [{**r, "interpreter": True} for r in found.chain if r["kind"] == "check"]
+    write_json_lines(run.path / "chain.jsonl", checks)
+    assert read_run(run).not_timed == NOT_TIMED_INTERPRETER
+
+
 @given(st.binary(max_size=80))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
 def test_no_bytes_at_all_make_reading_fail(tmp_path: Path, data: bytes) -> None:
     """Whatever bytes a file holds, reading gives records or problems, never an exception."""
     run = RunFolder.at(tmp_path)
-    for path in (run.verify_records, run.verdict, run.provenance, run.parameters):
+    for path in (run.verify_records, run.path / "chain.jsonl", run.verdict, run.provenance, run.parameters):
         path.write_bytes(data)
     found = read_run(run)
     assert found.problems or not data.strip() or isinstance(found.parameters, dict)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,6 +14,8 @@ from kda_lab.timing.statistics import Interval, RowResult, Verdict, noise_of, pa
 
 CHAIN, ISOLATED = "in the chain", "isolated"
 COLD = f"{ISOLATED}, cold"
+ALONE = " alone"
+"""In the name of a place where one product of the layer was timed: `9b_down alone, cold`."""
 Times = dict[int, float]
 """Trial to microseconds of one layer, good trials only."""
 
@@ -41,6 +44,8 @@ def compare(
     """One result a (place, arm), all in microseconds of one layer.
 
     An isolated time of a layer is the sum over its products, trial by trial, each timed in a loop of its own.
+    Of the policies each product has a place of its own too, in microseconds of that product, since a win on
+    one may hide in the sum.
 
     Args:
         chain: lines of `chain.jsonl`; other kinds than `chain` and `refused` are ignored.
@@ -50,8 +55,9 @@ def compare(
         protocol: trials, resamples, confidence and seed; v1 when None.
 
     Returns:
-        `RowResult` whose `row` is the place: `isolated, cold`, `isolated (eight sets)` or `in the chain`. Its
-        `verdict` is by the usual rule in every place, and so also says what a warm loop would have concluded.
+        `RowResult` whose `row` is the place: `isolated, cold`, `9b_down alone, cold`, `isolated (eight sets)`,
+        `9b_down alone (eight sets)` or `in the chain`. Its `verdict` is by the usual rule in every place, and so
+        also says what a warm loop would have concluded.
     """
     protocol = protocol or Protocol()
     lines = [r for r in chain if r["kind"] in ("chain", "refused")]
@@ -62,8 +68,18 @@ def compare(
     found: list[RowResult] = []
     for place, arms in {**_isolated_places(isolated, lines[0]["axes"]["rows"], roles), CHAIN: _in_chain(lines)}.items():
         results = _place_results(place, arms, named, protocol)
-        found += [replace(r, op=lines[0]["op"], axes=dict(lines[0]["axes"])) for r in results]
+        kept = [r for r in results if r.role == "policy"] if ALONE in place else results
+        found += [replace(r, op=lines[0]["op"], axes=dict(lines[0]["axes"])) for r in kept]
     return found
+
+
+def recorded_protocol(chain: Sequence[dict[str, Any]]) -> Protocol:
+    """v1 with the trials that the labels of timed chains name: 7 for `chain v1 (trials=7)`; the most of several."""
+    labels = {str(r["protocol"]) for r in chain if r["kind"] == "chain"}
+    named = [re.search(r"\btrials=([1-9][0-9]{0,5})\b", label) for label in labels]
+    standard = Protocol()
+    trials = max((int(n[1]) if n else standard.trials for n in named), default=standard.trials)
+    return replace(standard, trials=trials)
 
 
 def _in_chain(lines: Sequence[dict[str, Any]]) -> list[_Timed]:
@@ -82,19 +98,33 @@ def _warm_products(line: dict[str, Any]) -> str:
 def _isolated_places(
     records: Sequence[dict[str, Any]], rows: Sequence[str], roles: dict[str, str]
 ) -> dict[str, list[_Timed]]:
-    """Place to its arms; roles are those that the arms have in the chain."""
+    """Place to its arms: the layer, then each of several products; roles are those that the arms have in the chain."""
     labels = {r["row"] for r in records}
     suffixes = [suffix for suffix in SUFFIXES.values() if any(row + suffix in labels for row in rows)]
     places: dict[str, list[_Timed]] = {}
     for suffix in suffixes:
         of_rows = [[r for r in records if r["row"] == row + suffix] for row in rows]
-        keys = dict.fromkeys(key for lines in of_rows for key in _by_arm(lines))
-        arms = []
-        for arm, role in keys:
-            by_row = [_by_arm(lines).get((arm, role), []) for lines in of_rows]
-            arms.append(_timed(arm, role if role == "control" else roles.get(arm, role), by_row))
-        places[f"{ISOLATED}{suffix}" if suffix else COLD] = arms
+        mode = suffix or COLD.removeprefix(ISOLATED)
+        places[f"{ISOLATED}{mode}"] = _arms_over(of_rows, roles)
+        for name, lines in zip(_short_names(rows), of_rows, strict=True) if len(rows) > 1 else ():
+            places[f"{name}{ALONE}{mode}"] = _arms_over([lines], roles)
     return places
+
+
+def _arms_over(by_row: Sequence[Sequence[dict[str, Any]]], roles: dict[str, str]) -> list[_Timed]:
+    """Every arm of these rows, its times summed over them."""
+    sorted_out = [_by_arm(lines) for lines in by_row]
+    keys = dict.fromkeys(key for arms in sorted_out for key in arms)
+    return [
+        _timed(arm, role if role == "control" else roles.get(arm, role), [a.get((arm, role), []) for a in sorted_out])
+        for arm, role in keys
+    ]
+
+
+def _short_names(rows: Sequence[str]) -> list[str]:
+    """Shapes for labels like `9b_down-M8-random`; the labels themselves where shapes do not tell them apart."""
+    shapes = [row.split("-")[0] for row in rows]
+    return shapes if len(set(shapes)) == len(shapes) else list(rows)
 
 
 def _by_arm(lines: Iterable[dict[str, Any]]) -> dict[tuple[str, str], list[dict[str, Any]]]:
@@ -189,12 +219,24 @@ def gain_percent(ratio: float | None) -> str:
 
 
 def findings(results: Sequence[RowResult]) -> list[str]:
-    """What became of each policy's isolated result in the chain, one sentence a (policy, isolated place)."""
+    """What became of each policy's isolated result in the chain, one sentence a (policy, isolated place).
+
+    Of a single product only a win is told that the whole layer does not show: the one that a benchmark of that
+    product would have shipped.
+    """
     policies = [r for r in results if r.role == "policy"]
     chained = {r.arm: r for r in policies if r.row == CHAIN}
-    found = [_finding(r, chained[r.arm]) for r in policies if r.row != CHAIN and r.arm in chained]
+    layers = {(r.arm, r.row.removeprefix(ISOLATED)): r.verdict for r in policies if r.row.startswith(ISOLATED)}
+    told = [r for r in policies if ALONE not in r.row or _wins_apart(r, layers)]
+    found = [_finding(r, chained[r.arm]) for r in told if r.row != CHAIN and r.arm in chained]
     alone = [r for r in chained.values() if all(o.row == CHAIN for o in policies if o.arm == r.arm)]
     return found + [f"{r.arm}: in the chain {gain_percent(r.ratio)} ({r.verdict or r.reason})" for r in alone]
+
+
+def _wins_apart(product: RowResult, layers: Mapping[tuple[str, str], str]) -> bool:
+    """Whether one product is faster in a mode in which its layer is not."""
+    mode = product.row.rpartition(ALONE)[2]
+    return product.verdict == "faster" and layers.get((product.arm, mode)) != "faster"
 
 
 def _finding(isolated: RowResult, chained: RowResult) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kda_lab.timing.chain.comparison import CHAIN, COLD, compare, findings, gain_percent
+from kda_lab.timing.chain.comparison import CHAIN, COLD, compare, findings, gain_percent, recorded_protocol
 from kda_lab.timing.protocol import Protocol
 from kda_lab.timing.statistics import RowResult
 
@@ -88,6 +88,59 @@ def test_each_outcome_has_its_words(
     found = compare(chain, isolated_lines({**ALONE, (POLICY, "candidate"): alone}), protocol=PROTOCOL)
     (said,) = findings(found)
     assert said.endswith(f": {words}")
+
+
+def test_a_win_of_one_product_that_the_layer_hides(chain_record: Callable[..., dict[str, Any]]) -> None:
+    """A product that wins while its layer loses has a place of its own, for the policies, and its win is told."""
+    isolated = isolated_lines(ALONE, rows=("up-M8-x", "down-M8-x"), suffix=" (eight sets)")
+    for line in isolated:
+        if line["arm"] == POLICY and line["row"].startswith("up-"):
+            line["median_us"] *= 1.3
+    lines = chain_lines(chain_record, CHAIN_TIMES)
+    for line in lines:
+        line["axes"] = {**line["axes"], "rows": ["up-M8-x", "down-M8-x"]}
+    results = compare(lines, isolated, protocol=PROTOCOL)
+    found = by_place(results)
+    won = found["down alone (eight sets)", POLICY, "policy"]
+    assert (won.verdict, found["up alone (eight sets)", POLICY, "policy"].verdict) == ("faster", "slower")
+    assert won.baseline_us == pytest.approx(30.0)
+    assert won.noise and won.ratio == pytest.approx(10 / 9.5)
+    assert {role for place, _, role in found if " alone" in place} == {"policy"}
+    assert findings(results) == [
+        f"{POLICY}: isolated (eight sets) -2.08 %, in the chain -2.91 %: slower in both places",
+        f"{POLICY}: down alone (eight sets) +5.26 %, in the chain -2.91 %: the isolated win turns into a loss",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("rows", "places"),
+    [
+        (["up-M8", "down-M8"], {"up alone, cold", "down alone, cold"}),
+        (["up-M8", "up-M1"], {"up-M8 alone, cold", "up-M1 alone, cold"}),
+        (["up-M8"], set()),
+    ],
+)
+def test_products_are_named_by_their_shapes(
+    chain_record: Callable[..., dict[str, Any]], rows: list[str], places: set[str]
+) -> None:
+    """By the whole label where shapes repeat; a single product is the layer itself and has no place beside it."""
+    lines = chain_lines(chain_record, CHAIN_TIMES)
+    for line in lines:
+        line["axes"] = {**line["axes"], "rows": rows}
+    found = compare(lines, isolated_lines(ALONE, rows=rows), protocol=PROTOCOL)
+    assert {r.row for r in found} - {COLD, CHAIN} == places
+
+
+@pytest.mark.parametrize(
+    ("labels", "trials"),
+    [(["chain v1 (trials=2)"], 2), (["chain v1"], 5), (["chain v1 (trials=2)", "chain v1"], 5),
+     (["chain v1 (trials=0)"], 5), (["chain v1 (replays=3, trials=7)"], 7), ([], 5)],
+)  # fmt: skip
+def test_trials_are_read_off_the_labels(
+    chain_record: Callable[..., dict[str, Any]], labels: list[str], trials: int
+) -> None:
+    """Records are judged by the trials that they were made with; the most of several, v1's where none is named."""
+    assert recorded_protocol([*(chain_record(protocol=label) for label in labels), {"kind": "check"}]).trials == trials
 
 
 def test_another_reference_divides_all(chain_record: Callable[..., dict[str, Any]]) -> None:
