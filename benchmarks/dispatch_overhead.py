@@ -76,7 +76,7 @@ CONTRACT: dict[str, Any] = {
     "task": "none",
     "fallback": {"kind": "raise"},
     "state": {"scratch_bytes": 0, "concurrency": "any", "reset": "none"},
-    "kernels_per_call": 0,
+    "kernels_per_call": 1,
     "compile_units": [],
     "provenance": {"task": "none", "author": "benchmark", "commit": "none", "run": "none", "kda_lab": "none"},
     "architectures": [
@@ -150,7 +150,7 @@ def measure(batches: int, case: Case) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         write_noop_kernel(Path(folder), case.spec)
         dispatcher = Dispatcher(folder, read_facts=facts_as_on_sm90)
-        direct = dispatcher._load(dispatcher.folders()[0]).entry
+        direct = dispatcher._load(dispatcher.folders()[0], case.spec).entry
         added = []
         for _ in range(batches):
             through = batch_us(lambda: dispatcher.call(case.spec, case.tensors, case.scalars, outputs))

@@ -47,7 +47,8 @@ def gemm(
         alpha:     [1] float32 on the device of x_fp4: product of the two global scales; not written, and read
                    by the device only, so that a captured graph sees its changes.
         out_dtype: bfloat16, or float32 for verification.
-        out:       [M, N] out_dtype, contiguous, overlapping no input; allocated when None.
+        out:       [M, N] out_dtype, contiguous; allocated when None. It must share no memory with an input: that
+                   is the caller's duty and is not checked; where it does, the result is undefined.
         kernel:    name of an exported kernel to force, judged by its callable shapes.
     Returns:   out.
     Raises:    ContractError, opening with "unsupported NVFP4 GEMM call" and one reason per wrong field of
@@ -58,9 +59,9 @@ def gemm(
                ops.nvfp4_gemm.oracle. Gates: see the kernel's contract; a fallback function has none here.
     Work:      reads N·K/2 + ceil128(N)·ceil4(K/16) + M·K/2 + ceil128(M)·ceil4(K/16) + 4 bytes, writes
                2·M·N bytes (4·M·N for float32); 2·M·N·K FLOPs.
-    Launch:    current stream; no device read on the host. Safe in graph capture after one call of the
-               same geometry outside it, which imports, compiles and allocates. State and concurrency: see
-               the contract's `state`. Not differentiable.
+    Launch:    current stream; no device read on the host. Safe in graph capture after one call of the same
+               geometry and out_dtype outside it, which imports, compiles and allocates; `prepare` says where less
+               is enough. State and concurrency: see the contract's `state`. Not differentiable.
     Source:    formula, layouts and contract: source thread (sglang PR 36865). Code: written here.
     """
     tensors = (x_fp4, weight, x_sf, weight_sf, alpha)
@@ -91,12 +92,16 @@ def explain_gemm(
 
 
 def prepare() -> tuple[str, ...]:
-    """Import every exported NVFP4 GEMM kernel now; returns their names. Call it before a graph capture.
+    """Import every exported NVFP4 GEMM kernel now and check its hashes; returns their names.
 
-    A fallback function is not imported: call `gemm` once on a geometry that it serves.
+    It compiles nothing and imports no fallback function, so a graph capture needs more: one call of `gemm` on the
+    same device outside of it. For a kernel in CUDA C++ (nvfp4_gemm_streamed) one call of the same class of M, 1 to 8
+    or 9 to 16, is enough, whatever N, K and out_dtype; without one, its first call inside a capture raises a
+    RuntimeError that says so. What Triton or a library serves needs one call of the same geometry and out_dtype, since
+    those compile or tune for each.
 
     Raises:
-        KernelLoadError: a kernel's files disagree with its contract.
+        KernelLoadError: a kernel's files disagree with its contract, or its fallback with the op's.
     """
     return DISPATCHER.prepare(SPEC)
 

@@ -8,7 +8,7 @@ Environment variables (all of them):
 | variable                  | meaning                                                            |
 |---------------------------|--------------------------------------------------------------------|
 | KDA_LAB_KERNEL            | force one exported kernel by name for every op it implements       |
-| KDA_LAB_DISPATCH          | `off`: only the op's fallback chain runs, exported kernels in it too |
+| KDA_LAB_DISPATCH          | `off`: only the op's fallback chain runs, its exported kernels too |
 | KDA_LAB_ALLOW_COMPILED    | `1` also dispatches architectures that are compiled, not qualified |
 | KDA_LAB_CAPTURE           | recorder for a process one cannot edit: `target=op:directory`      |
 | TRITON_INTERPRET          | `1` runs Triton kernels on the CPU (Triton's own variable)         |

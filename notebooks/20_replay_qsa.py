@@ -48,7 +48,7 @@ session.capture_table(chosen)
 # The arms. One that cannot run here stays in the report with its reason.
 
 # %%
-arms = session.arms(chosen.op, kernels, baselines)
+arms = session.arms(chosen.op, kernels, baselines, trials)
 session.arm_table(arms)
 
 # %% [markdown]

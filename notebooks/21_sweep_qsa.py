@@ -47,7 +47,7 @@ chosen = session.synthetic(op, rows, seed)
 session.capture_table(chosen)
 
 # %%
-arms = session.arms(op, kernels, baselines)
+arms = session.arms(op, kernels, baselines, trials)
 session.arm_table(arms)
 
 # %% [markdown]

@@ -16,7 +16,7 @@
 #
 # Each capture is one linear layer of a real model: packed E2M1 codes, E4M3 block scales in the 128x4 swizzle, and one
 # global scale. It goes through the kernels and each baseline, against an exact integer reference. Deliberate mistakes
-# (a nibble swapped, scales read in another order, a tile lost) go through the same gates, so that a pass means
+# (a nibble swapped, scales read in another order, one element off) go through the same gates, so that a pass means
 # something. On a GPU the same products are then timed.
 
 # %% tags=["parameters"]
@@ -51,7 +51,7 @@ session.capture_table(chosen)
 # way: that checks layouts and plan, not device code. One that cannot run here stays in the report with its reason.
 
 # %%
-arms = session.arms(chosen.op, kernels, baselines)
+arms = session.arms(chosen.op, kernels, baselines, trials, modes)
 session.arm_table(arms)
 
 # %% [markdown]

@@ -68,7 +68,7 @@ def contract(kernel: str) -> dict[str, Any]:
         "scalars": {"out_dtype": {"kind": "dtype", "allowed": ["bfloat16", "float32"]}},
         "callable": [{"axes": axes}],
         "dispatched": [{"axes": axes}] if kernel == STREAMED else [],
-        "fallback": {"kind": "chain", "chain": list(SPEC.fallback)},
+        "fallback": {"kind": "raise"} if kernel in SPEC.fallback else {"kind": "chain", "chain": list(SPEC.fallback)},
         "state": {"scratch_bytes": 0, "concurrency": "any", "reset": "none"},
         "kernels_per_call": 1,
         "compile_units": [],
@@ -417,3 +417,10 @@ def test_the_shared_dispatcher_has_the_ops_function() -> None:
     """The dispatcher of the process knows FlashInfer's function by the name that the op writes."""
     explanation = nvfp4.explain_gemm(**arguments())
     assert [v.kind for v in explanation.choice.chain if v.name == MM_FP4.name] == ["function"]
+
+
+def test_no_output_dtype_is_refused_by_the_contract(dispatcher: Dispatcher) -> None:
+    """None for the dtype is a refusal of every kernel and fallback, also outside the dispatched shapes."""
+    for rows in (8, 32):
+        with pytest.raises(ContractError, match=r"out_dtype is None; allowed: torch\.bfloat16"):
+            nvfp4.gemm(**arguments(m=rows), out_dtype=None)  # type: ignore[arg-type]

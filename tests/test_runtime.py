@@ -64,6 +64,8 @@ def test_provenance_names_code_packages_and_device() -> None:
     found = runtime.provenance("cpu")
     assert {"kda_lab", "git", "command", "versions", "device", "environment"} <= set(found)
     assert found["versions"]["torch"] == torch.__version__
+    assert found["versions"].keys() == {"python", "kda-lab", *runtime.PACKAGES}
+    assert {"cuda-core", "nvidia-cuda-nvrtc"} <= found["versions"].keys(), "they build kernels of language cuda"
     assert found["device"]["interpreter"] == runtime.interpreter_on()
 
 

@@ -23,6 +23,7 @@ RECORD_NAMES = (
     "verdict.json",
     "verify.jsonl",
     "timing.jsonl",
+    "chain.jsonl",
     "index.html",
     "notebook.html",
     "summary.json",

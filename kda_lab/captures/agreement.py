@@ -23,7 +23,7 @@ class Agreement:
     v: float
     out: float
     same_bits: bool
-    """Whether the two files are the same, byte for byte."""
+    """Whether both sets give the call the same hash (`CaptureSet.sha256_of`)."""
 
 
 def relative_l2(a: torch.Tensor, b: torch.Tensor) -> float:
@@ -40,12 +40,21 @@ def agreement(left: CaptureSet, right: CaptureSet) -> list[Agreement]:
     Raises:
         CaptureError: the sets are of different ops, share no name, or a shared capture has other lengths.
     """
+    return [_compare(name, left, right) for name in shared_names(left, right)]
+
+
+def shared_names(left: CaptureSet, right: CaptureSet) -> list[str]:
+    """Names of the captures that both sets hold, in the order of `left`.
+
+    Raises:
+        CaptureError: the sets are of different ops, or share no name.
+    """
     if left.op != right.op:
         raise CaptureError("captures", [Reason("op", repr(left.op), repr(right.op))])
     names = [name for name in left.names() if name in right.names()]
     if not names:
         raise CaptureError("captures", [Reason("names", repr(left.names()), f"at least one of {right.names()}")])
-    return [_compare(name, left, right) for name in names]
+    return names
 
 
 def _compare(name: str, left: CaptureSet, right: CaptureSet) -> Agreement:

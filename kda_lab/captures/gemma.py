@@ -70,9 +70,9 @@ def read_text(text: str, layers: tuple[int, ...], tokens: int, step: Step = lamb
     """
     if reason := missing_extra():
         raise UnavailableError("captures", reason)
-    package = _module(MODEL_PACKAGE)
+    package = loaded_module(MODEL_PACKAGE)
     path = Path(package.assemble())
-    transformers = _module("transformers")
+    transformers = loaded_module("transformers")
     place = {"pretrained_model_name_or_path": str(path.parent), "gguf_file": path.name, "local_files_only": True}
     ids = transformers.AutoTokenizer.from_pretrained(**place)(text, return_tensors="pt").input_ids
     if ids.shape[1] < tokens:
@@ -93,7 +93,12 @@ def read_text(text: str, layers: tuple[int, ...], tokens: int, step: Step = lamb
     )
 
 
-def _module(name: str) -> ModuleType:
+def loaded_module(name: str) -> ModuleType:
+    """A module of the extra.
+
+    Raises:
+        UnavailableError: it cannot be imported here; the text says why.
+    """
     found = runtime.import_optional(name)
     if found.module is None:
         raise UnavailableError("captures", found.reason)
@@ -101,7 +106,7 @@ def _module(name: str) -> ModuleType:
 
 
 def _run(model: Any, ids: torch.Tensor, layers: tuple[int, ...], step: Step) -> dict[int, LayerTensors]:
-    rotate = _module("transformers.models.gemma3.modeling_gemma3").apply_rotary_pos_emb
+    rotate = loaded_module("transformers.models.gemma3.modeling_gemma3").apply_rotary_pos_emb
     kept: dict[int, LayerTensors] = {}
     depth = max(layers) + 1
     model.layers = model.layers[:depth]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from kda_lab.captures import nvfp4_operands
-from kda_lab.captures.agreement import relative_l2
+from kda_lab.captures.agreement import relative_l2, shared_names
 from kda_lab.captures.store import Capture, CaptureSet
 from kda_lab.errors import CaptureError, Reason
 
@@ -34,7 +34,7 @@ class GemmAgreement:
     out: float
     """Relative L2 of the pinned outputs; NaN where one side has none."""
     same_bits: bool
-    """Whether the two files are the same, byte for byte."""
+    """Whether both sets give the call the same hash (`CaptureSet.sha256_of`)."""
 
     @property
     def disagreement(self) -> str:
@@ -54,12 +54,7 @@ def gemm_agreement(left: CaptureSet, right: CaptureSet) -> list[GemmAgreement]:
     Raises:
         CaptureError: the sets are of different ops, share no name, or a shared capture has other shapes.
     """
-    if left.op != right.op:
-        raise CaptureError("captures", [Reason("op", repr(left.op), repr(right.op))])
-    names = [name for name in left.names() if name in right.names()]
-    if not names:
-        raise CaptureError("captures", [Reason("names", repr(left.names()), f"at least one of {right.names()}")])
-    return [_compare(left.load(name), right.load(name)) for name in names]
+    return [_compare(left.load(name), right.load(name)) for name in shared_names(left, right)]
 
 
 def _compare(a: Capture, b: Capture) -> GemmAgreement:

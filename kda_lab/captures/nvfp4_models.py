@@ -9,12 +9,10 @@ import importlib.metadata
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import torch
 
-from kda_lab import runtime
 from kda_lab.captures import gemma, smollm
 from kda_lab.errors import ParameterError, Reason, UnavailableError
 
@@ -69,7 +67,7 @@ def _smollm_gguf() -> tuple[Path, str]:
 
 
 def _gemma_gguf() -> tuple[Path, str]:
-    package = _module(gemma.MODEL_PACKAGE)
+    package = gemma.loaded_module(gemma.MODEL_PACKAGE)
     return Path(package.assemble()), f"{package.MODEL_NAME} sha256 {package.EXPECTED_SHA256}"
 
 
@@ -119,7 +117,7 @@ def read_mlp(
     if reason := source.missing():
         raise UnavailableError("captures", reason)
     path, revision = source.gguf()
-    transformers = _module("transformers")
+    transformers = gemma.loaded_module("transformers")
     place = {"pretrained_model_name_or_path": str(path.parent), "gguf_file": path.name, "local_files_only": True}
     tokenizer = transformers.AutoTokenizer.from_pretrained(**place)
     texts = {"calibration": calibration, "text": text}
@@ -141,13 +139,6 @@ def read_mlp(
         revision=revision,
         versions={n: importlib.metadata.version(n) for n in ("torch", "transformers", "gguf")},
     )
-
-
-def _module(name: str) -> ModuleType:
-    found = runtime.import_optional(name)
-    if found.module is None:
-        raise UnavailableError("captures", found.reason)
-    return found.module
 
 
 def _ids(tokenizer: Any, name: str, words: str, tokens: int) -> torch.Tensor:

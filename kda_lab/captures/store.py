@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,7 +34,7 @@ class Capture:
     pinned: dict[str, torch.Tensor]
     """What the recorded producer wrote; empty when nothing was pinned."""
     sha256: str
-    """SHA-256 of the call's file."""
+    """What the record of a replay names the contents by: `CaptureSet.sha256_of`."""
     entry: CaptureEntry
 
 
@@ -75,6 +77,25 @@ class CaptureSet:
             "captures", [Reason("name", repr(name), ", ".join(self.names()) or "nothing, the set is empty")]
         )
 
+    def sha256_of(self, name: str) -> str:
+        """One hash for everything that a capture's call is made of; no tensor is read.
+
+        The SHA-256 of the call's own file, where that holds all of it. Where inputs lie in a pool file that calls
+        share, the SHA-256 over that hash, the call's scalars, and name and content hash of each such input.
+        Gathered inputs of a call with pinned outputs are taken as told by the file: it holds the index into the
+        pool and what the producer made of the rows.
+
+        Raises:
+            CaptureError: there is no capture of that name.
+        """
+        entry = self.entry(name)
+        own = self.manifest.files[entry.file].sha256
+        elsewhere = {n: tensor.sha256 for n, tensor in _named(entry).items() if _lies_elsewhere(tensor, entry)}
+        if not elsewhere:
+            return own
+        text = json.dumps([own, entry.scalars, elsewhere], sort_keys=True, allow_nan=False)
+        return hashlib.sha256(text.encode()).hexdigest()
+
     def load(self, name: str, device: torch.device | str = "cpu") -> Capture:
         """Check one capture's files and build its call.
 
@@ -96,7 +117,7 @@ class CaptureSet:
         _check_contents(entry, {**inputs, **{f"pinned.{n}": t for n, t in pinned.items()}}, self.path / entry.file)
         outputs = {n: torch.empty(o.shape, dtype=DTYPES[o.dtype], device=device) for n, o in entry.outputs.items()}
         call = Call(self.op, inputs, dict(entry.scalars), outputs, label=name, facts=dict(entry.facts))
-        return Capture(name, entry.kind, call, pinned, self.manifest.files[entry.file].sha256, entry)
+        return Capture(name, entry.kind, call, pinned, self.sha256_of(name), entry)
 
     def gather_index(self, name: str, tensor: str) -> torch.Tensor | None:
         """Rows of the pool that an input was gathered from, int32; None when it is kept as it is.
@@ -160,8 +181,7 @@ class CaptureSet:
                 reasons.append(Reason(f"{where}: {key}", repr(found), repr((storage.dtype, [storage.elements]))))
         if reasons:
             return reasons
-        every = {**entry.tensors, **{f"pinned.{n}": t for n, t in entry.pinned.items()}}
-        for name, tensor in every.items():
+        for name, tensor in _named(entry).items():
             reasons += self._tensor_reasons(f"{where}: {name}", tensor, entry, file)
         return reasons
 
@@ -196,8 +216,21 @@ class CaptureSet:
         return rows.contiguous()
 
 
+def _named(entry: CaptureEntry) -> dict[str, TensorEntry]:
+    """Inputs by their names, pinned outputs as `pinned.<name>`."""
+    return {**entry.tensors, **{f"pinned.{n}": t for n, t in entry.pinned.items()}}
+
+
+def _lies_elsewhere(tensor: TensorEntry, entry: CaptureEntry) -> bool:
+    """Whether a tensor's contents are in a shared file and nothing in the call's own file tells of them."""
+    if tensor.strided is None:
+        return not entry.pinned
+    storage = entry.storages.get(tensor.strided.storage)
+    return storage is not None and storage.file is not None
+
+
 def _check_contents(entry: CaptureEntry, tensors: dict[str, torch.Tensor], path: Path) -> None:
-    wanted = {**entry.tensors, **{f"pinned.{n}": t for n, t in entry.pinned.items()}}
+    wanted = _named(entry)
     reasons = []
     for name, tensor in tensors.items():
         found = content_sha256(tensor)

@@ -26,6 +26,7 @@ from kda_lab.captures.format import (
     dtype_name,
 )
 from kda_lab.captures.layout import gather_reasons, pack
+from kda_lab.captures.leftovers import OLD_SET, recover, scratch_prefix
 from kda_lab.captures.manifest import read_manifest, sealed
 from kda_lab.captures.sharing import shared_storages, with_shared
 from kda_lab.errors import CaptureError, Reason
@@ -81,7 +82,7 @@ def write_set(
     note: str = "",
     replace: bool = False,
 ) -> Path:
-    """Write a set into a folder that appears whole or not at all.
+    """Write a set into a folder that appears whole or not at all; what a killed writer of it left is cleared first.
 
     Args:
         path: folder of the set.
@@ -92,19 +93,37 @@ def write_set(
         note: words on the whole set.
         replace: allow an existing set to be replaced. Between two renames there is no set for a moment.
     Raises:
-        CaptureError: the folder exists, a name is not allowed, a tensor cannot be kept, a gather
+        CaptureError: another writer holds the folder, it exists, a name is not allowed, a tensor cannot be kept, a gather
             does not reproduce its input; nothing is written.
     """
     target = Path(path)
-    if target.exists() and not replace:
-        reason = Reason("path", repr(str(target)), "a folder that does not exist", "Pass replace=True to replace it.")
-        raise CaptureError("captures", [reason])
-    with scratch_folder(target.parent, f".{target.name}.") as folder:
+    lock = FolderLock(target)
+    try:
+        recover(target)
+        if target.exists() and not replace:
+            remedy = "Pass replace=True to replace it."
+            raise CaptureError("captures", [Reason("path", repr(str(target)), "a folder that does not exist", remedy)])
+        _write_whole(target, op, captures, pools or {}, texts or {}, note)
+    finally:
+        lock.release()
+    return target
+
+
+def _write_whole(
+    target: Path,
+    op: str,
+    captures: Sequence[CaptureDraft],
+    pools: Mapping[str, Pool],
+    texts: Mapping[str, bytes],
+    note: str,
+) -> None:
+    """Write the set beside its place and swap it in; the caller holds the folder's lock."""
+    with scratch_folder(target.parent, scratch_prefix(target, "new")) as folder:
         entries, files = [], {}
-        pools = _with_shared_pools(pools or {}, captures)
+        pools = _with_shared_pools(pools, captures)
         for name, pool in pools.items():
             files[name] = _write_file(folder, name, _saved(pool))
-        for name, text in (texts or {}).items():
+        for name, text in texts.items():
             files[name] = _write_file(folder, name, text)
         for draft in captures:
             entry, data = draft_entry(draft, pools)
@@ -114,7 +133,6 @@ def write_set(
         _write_manifest(folder, value)
         folder.chmod(0o755)
         _swap_in(folder, target)
-    return target
 
 
 def _with_shared_pools(pools: Mapping[str, Pool], captures: Sequence[CaptureDraft]) -> dict[str, Pool]:
@@ -129,8 +147,8 @@ def _swap_in(folder: Path, target: Path) -> None:
     if not target.exists():
         folder.rename(target)
         return
-    with scratch_folder(target.parent, f".{target.name}.old.") as old:
-        target.rename(old / "set")
+    with scratch_folder(target.parent, scratch_prefix(target, "old")) as old:
+        target.rename(old / OLD_SET)
         folder.rename(target)
 
 
@@ -249,6 +267,7 @@ class SetWriter:
             raise
 
     def _open(self) -> None:
+        recover(self.path)
         self.path.mkdir(parents=True, exist_ok=True)
         if (self.path / MANIFEST).exists():
             self._continue()

@@ -22,10 +22,13 @@ from typing import Annotated
 from pydantic import AfterValidator
 
 _NAME = r"([A-Za-z][A-Za-z0-9_]*?)"
-_PLAIN = re.compile(rf"{_NAME}(?:([+-])(\d+))?")
-_DIVIDED = re.compile(rf"{_NAME}/([1-9]\d*)")
-_ROUNDED = re.compile(rf"ceil([2-9]|[1-9]\d+)\({_NAME}(?:/([1-9]\d*))?\)")
-ALLOWED = "an axis name like B, B+1, B/2, ceil128(B) or ceil4(B/16)"
+# [0-9], since \d also takes the digits of other scripts.
+_PLAIN = re.compile(rf"{_NAME}(?:([+-])([0-9]{{1,9}}))?")
+_DIVIDED = re.compile(rf"{_NAME}/([1-9][0-9]{{0,8}})")
+_ROUNDED = re.compile(rf"ceil([2-9]|[1-9][0-9]{{1,8}})\({_NAME}(?:/([1-9][0-9]{{0,8}}))?\)")
+MAX_NUMBER = 65536
+"""Largest constant, divisor and multiple: no layout needs more, and products of them stay small."""
+ALLOWED = f"an axis name like B, B+1, B/2, ceil128(B) or ceil4(B/16), with numbers up to {MAX_NUMBER}"
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,13 @@ def parse_dimension(text: str) -> AxisDimension:
     Raises:
         ValueError: the text is outside the grammar.
     """
+    parts = _parts(text)
+    if parts is None or max(abs(parts.offset), parts.divisor, parts.multiple) > MAX_NUMBER:
+        raise ValueError(f"a dimension is {text[:80]!r}; allowed: a number, or {ALLOWED}")
+    return parts
+
+
+def _parts(text: str) -> AxisDimension | None:
     if match := _PLAIN.fullmatch(text):
         name, sign, constant = match.groups()
         return AxisDimension(text, name, offset=int(f"{sign or '+'}{constant or 0}"))
@@ -73,7 +83,7 @@ def parse_dimension(text: str) -> AxisDimension:
         return AxisDimension(text, match[1], divisor=int(match[2]))
     if match := _ROUNDED.fullmatch(text):
         return AxisDimension(text, match[2], divisor=int(match[3] or 1), multiple=int(match[1]))
-    raise ValueError(f"a dimension is {text!r}; allowed: a number, or {ALLOWED}")
+    return None
 
 
 def axis_of(dimension: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
+import torch
 from pydantic import AfterValidator, Field, model_validator
 from typing_extensions import Self
 
@@ -17,10 +18,22 @@ def _power_of_two(alignment_bytes: int) -> int:
     return alignment_bytes
 
 
+def _known_dtype(name: str) -> str:
+    found = getattr(torch, name, None)
+    # Under its own name: `half` is float16, which is how a tensor of it is told.
+    if not isinstance(found, torch.dtype) or str(found) != f"torch.{name}":
+        raise ValueError(f"a dtype is {name!r}; allowed: torch's own name of one, such as 'bfloat16'")
+    return name
+
+
+DtypeName = Annotated[str, AfterValidator(_known_dtype)]
+"""Name of a torch dtype without the `torch.` prefix, as torch writes it: `float16`, not `half`."""
+
+
 class TensorGate(Data):
     """What one tensor must be."""
 
-    dtypes: tuple[str, ...] = Field(min_length=1)
+    dtypes: tuple[DtypeName, ...] = Field(min_length=1)
     """Allowed dtypes without the `torch.` prefix: `bfloat16`."""
     shape: tuple[Dimension, ...]
     """One entry a dimension; the same axis name must mean the same extent in every tensor."""
@@ -72,4 +85,6 @@ class ScalarGate(Data):
                 f"allowed is {self.allowed!r} with bounds {self.minimum!r} and {self.maximum!r} for kind 'dtype'; "
                 "allowed: names of dtypes such as 'bfloat16', and no bounds"
             )
+        for value in self.allowed or () if self.kind == "dtype" else ():
+            _known_dtype(str(value))
         return self

@@ -82,6 +82,7 @@ class Fallback(Data):
             raise ValueError(
                 f"fallback kind is {self.kind!r} with chain {self.chain!r}; a chain has names, a raise none"
             )
+        _require_unique("a fallback chain", self.chain)
         return self
 
 
@@ -121,10 +122,10 @@ class Declaration(Data):
     scalars: dict[str, ScalarGate]
     same_device: bool = True
     """All tensors on one device."""
-    callable: tuple[ShapeRule, ...]
+    callable: tuple[ShapeRule, ...] = Field(min_length=1)
     fallback: Fallback
     state: State
-    kernels_per_call: int
+    kernels_per_call: int = Field(ge=1)
     compile_units: tuple[CompileUnit, ...]
 
     @model_validator(mode="after")

@@ -18,12 +18,12 @@ import torch
 from kda_lab import runtime
 from kda_lab.contracts.facts import ALIGNMENT_LIMIT_BYTES, CallFacts, call_facts
 from kda_lab.dispatch.explanation import Explanation
-from kda_lab.dispatch.fallback import FallbackFunction
+from kda_lab.dispatch.fallback import FallbackFunction, chain_reasons
 from kda_lab.dispatch.flashinfer_fp4 import MM_FP4
 from kda_lab.dispatch.loader import KernelFolder, LoadedKernel, load_kernel, read_contracts
 from kda_lab.dispatch.selection import Choice, choose, read_settings
 from kda_lab.dispatch.statistics import RAISED, Counters, Statistics, Tally
-from kda_lab.errors import ContractError, ParameterError, Reason
+from kda_lab.errors import ContractError, KernelLoadError, ParameterError, Reason
 from kda_lab.ops.protocol import OpSpec
 
 KERNELS_DIR = Path(__file__).resolve().parent.parent / "kernels"
@@ -136,22 +136,24 @@ class Dispatcher:
         """The exported kernels with their contracts, sorted by name; read once, no code imported.
 
         Raises:
-            KernelLoadError: one contract is broken.
+            KernelLoadError: one contract is broken, or a kernel has the name of a registered function.
         """
         with self._select_lock:
             if self._folders is None:
-                self._folders = read_contracts(self.kernels_dir)
+                found = read_contracts(self.kernels_dir)
+                _require_own_names(found, self._fallbacks)
+                self._folders = found
             return list(self._folders)
 
     def prepare(self, spec: OpSpec) -> tuple[str, ...]:
         """Import every kernel of an op now, so that no later call pays for it; returns their names.
 
-        Call it, and the op once on each geometry, before a CUDA-graph capture.
+        Importing compiles nothing: before a CUDA-graph capture also call the op once on each geometry outside of it.
 
         Raises:
-            KernelLoadError: a kernel's files disagree with its contract.
+            KernelLoadError: a kernel's files disagree with its contract, or its fallback with the op's.
         """
-        return tuple(self._load(f).contract.kernel for f in self.folders() if f.contract.op == spec.name)
+        return tuple(self._load(f, spec).contract.kernel for f in self.folders() if f.contract.op == spec.name)
 
     def refresh(self) -> None:
         """Forget contracts, imported kernels and selections; the next call reads the folder anew."""
@@ -235,26 +237,39 @@ class Dispatcher:
 
     def _selection(self, spec: OpSpec, choice: Choice) -> Selection:
         if choice.kernel:
-            return Selection(spec, self._entry(choice.kernel), (self._counters.hit(spec.name, choice.kernel),))
+            return Selection(spec, self._entry(choice.kernel, spec), (self._counters.hit(spec.name, choice.kernel),))
         reasons = choice.reasons()
         refusal = str(ContractError(spec.name, reasons))
         fallback = choice.fallback
         if fallback is None:
             return Selection(spec, None, (self._counters.miss(refusal, RAISED),), reasons)
-        entry = self._fallbacks[fallback.name].run if fallback.kind == "function" else self._entry(fallback.name)
+        entry = self._fallbacks[fallback.name].run if fallback.kind == "function" else self._entry(fallback.name, spec)
         miss = self._counters.miss(refusal, f"fallback {fallback.name}")
         return Selection(spec, entry, (miss, self._counters.fallback(spec.name, fallback.name, refusal)))
 
-    def _entry(self, kernel: str) -> Callable[..., Any]:
+    def _entry(self, kernel: str, spec: OpSpec) -> Callable[..., Any]:
         """The function of an exported kernel, imported now if it was not yet."""
-        return self._load(next(f for f in self.folders() if f.contract.kernel == kernel)).entry
+        return self._load(next(f for f in self.folders() if f.contract.kernel == kernel), spec).entry
 
-    def _load(self, folder: KernelFolder) -> LoadedKernel:
+    def _load(self, folder: KernelFolder, spec: OpSpec) -> LoadedKernel:
         with self._select_lock:
             name = folder.contract.kernel
             if name not in self._loaded:
+                if reasons := chain_reasons(folder.contract, spec, name):
+                    raise KernelLoadError("dispatch", reasons)
                 self._loaded[name] = load_kernel(folder.path)
             return self._loaded[name]
+
+
+def _require_own_names(folders: Iterable[KernelFolder], functions: Mapping[str, FallbackFunction]) -> None:
+    """Refuse an exported kernel with the name of a registered function: a chain's name would mean two things."""
+    twice = [folder for folder in folders if folder.contract.kernel in functions]
+    if twice:
+        allowed = "a name that no registered fallback function has"
+        remedy = "Export the kernel under another name."
+        raise KernelLoadError(
+            "dispatch", [Reason(str(f.path), repr(f.contract.kernel), allowed, remedy) for f in twice]
+        )
 
 
 DISPATCHER = Dispatcher(fallbacks=(MM_FP4,))

@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from kda_lab.contracts.facts import CallFacts
-from kda_lab.contracts.model import Contract
+from kda_lab.contracts.model import Contract, Declaration
 from kda_lab.contracts.predicate import check
 from kda_lab.errors import Reason
+from kda_lab.ops.protocol import OpSpec
 
 Kind = Literal["function", "kernel", "absent"]
 
@@ -43,6 +44,28 @@ class FallbackVerdict:
     def accepted(self) -> bool:
         """Whether the member may take the call."""
         return not self.reasons
+
+
+def chain_reasons(contract: Declaration, spec: OpSpec, where: str) -> list[Reason]:
+    """Why what a kernel says of its fallback is not what the op does; empty when it is.
+
+    The op's chain decides at a call; a contract only repeats it, for people. So a chain must be the op's very own, and
+    a kernel that stands in that chain, behind which nothing of its own comes, declares `raise`.
+
+    Args:
+        contract: the kernel's.
+        spec: of its op.
+        where: opens the field of a reason: the kernel's name, or its file.
+    """
+    if contract.fallback.kind == "raise":
+        return []
+    field, given = f"{where}.fallback", f"chain {', '.join(contract.fallback.chain)}"
+    if contract.kernel in spec.fallback:
+        return [Reason(field, given, "kind 'raise', for a kernel that is itself in the chain of its op")]
+    if contract.fallback.chain != spec.fallback:
+        allowed = f"chain {', '.join(spec.fallback)}, as {spec.name} has it" if spec.fallback else "kind 'raise'"
+        return [Reason(field, given, allowed, "The op's chain decides what runs; a contract repeats it.")]
+    return []
 
 
 def judge_chain(

@@ -1,7 +1,8 @@
 """A candidate as the export reads it: its files, its imports, its declaration and its hash.
 
-The imports are checked before anything runs. A literal declaration is read without running the file; a
-computed one is evaluated in a process of its own. The language must be literal: it decides what may be imported.
+The imports, and for CUDA C++ what it compiles, are checked before anything runs. A literal declaration is read
+without running the file; a computed one is evaluated in a process of its own. The language must be literal: it
+decides what may be imported.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pydantic import ValidationError
 from kda_lab.contracts.model import Declaration
 from kda_lab.dispatch.kernel_files import CUDA, DEVICE_SUFFIX, KernelFiles, kernel_files
 from kda_lab.errors import ExportError, KernelLoadError, Reason
+from kda_lab.export.cuda_source import check_device, check_host
 from kda_lab.export.fresh_process import evaluated_contract
 
 ALLOWED_PACKAGES = ("torch", "triton")
@@ -58,8 +60,9 @@ def read_candidate(path: Path) -> Candidate:
 
     Raises:
         ExportError: gate `declaration` (no CONTRACT, an invalid one, no such entry function, a
-            `.cu` file for language `cuda`) or gate `imports` (anything but torch, triton and `ALLOWED_MODULES`;
-            for language `cuda` also `CUDA_PACKAGES` and `CUDA_MODULES`).
+            `.cu` file for language `cuda`), gate `imports` (anything but torch, triton and `ALLOWED_MODULES`;
+            for language `cuda` also `CUDA_PACKAGES` and `CUDA_MODULES`) or gate `sources` (language `cuda`: what
+            is compiled could be another text than the `.cu` file's).
     """
     if not path.is_file():
         raise ExportError("export.declaration", [Reason("candidate", repr(str(path)), "a Python file that exists")])
@@ -71,6 +74,8 @@ def read_candidate(path: Path) -> Candidate:
         raise ExportError("export.declaration", f"{path.name} is not valid Python: {error}") from error
     language = _literal_language(tree)
     _check_imports(tree, path, language)
+    if language == CUDA:
+        check_host(tree, path.name)
     declaration = _declaration(tree, path)
     if CUDA in (language, declaration.language) and language != declaration.language:
         remedy = "It decides what may be imported, so it is read before anything runs."
@@ -80,6 +85,8 @@ def read_candidate(path: Path) -> Candidate:
         files = kernel_files(path, source, declaration.language)
     except KernelLoadError as error:
         raise ExportError("export.declaration", error.reasons) from error
+    if files.device is not None:
+        check_device(files.device, path.with_suffix(DEVICE_SUFFIX).name, declaration.compile_units)
     _check_entry(tree, declaration, path, files)
     return Candidate(path, files, declaration)
 

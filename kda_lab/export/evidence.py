@@ -186,6 +186,31 @@ def check_replays(evidence: ArchitectureEvidence, captures: dict[str, str]) -> N
         raise ExportError("export.replays", [reason])
 
 
+def check_scalars(evidence: ArchitectureEvidence, declaration: Declaration) -> None:
+    """Gate `replays`: every allowed value of a scalar that is a dtype was replayed, on this architecture.
+
+    A kernel may write FP32 by another path than BF16; replays of one say nothing of the other. A record without
+    the field `scalars` counts for no value.
+
+    Raises:
+        ExportError: a value has no passed replay; the value and the run to add are named.
+    """
+    reasons = []
+    replayed = [r.get("scalars", {}) for r in evidence.replays if r["passed"]]
+    for name, gate in declaration.scalars.items():
+        values = gate.allowed or ()
+        if gate.kind != "dtype" or len(set(values)) < 2:
+            continue
+        missing = [v for v in values if all(scalars.get(name) != v for scalars in replayed)]
+        if missing:
+            wanted = " and ".join(f"{name}={v}" for v in missing)
+            remedy = f"Add a run that verifies rows or captures with {wanted}, or narrow CONTRACT.scalars.{name}."
+            allowed = f"a passed replay of each of {', '.join(map(str, values))}"
+            reasons.append(Reason(f"{evidence.name} {name}", f"no replay of {missing}", allowed, remedy))
+    if reasons:
+        raise ExportError("export.replays", reasons)
+
+
 def check_power(evidence: ArchitectureEvidence) -> None:
     """Gate `power`: every capture's gates killed every mutant that applies.
 
@@ -259,4 +284,6 @@ def consolidated(evidence: ArchitectureEvidence, candidate: Candidate) -> bytes:
 
 def _replay_summary(record: Record) -> Record:
     kept = {k: record[k] for k in ("capture", "capture_sha256", "capture_kind", "axes", "errors", "passed")}
+    # Of ops whose scalars include a dtype only.
+    kept |= {k: record[k] for k in ("scalars",) if k in record}
     return {**kept, "checks": {c["name"]: [c["value"], c["limit"]] for c in record["checks"]}}

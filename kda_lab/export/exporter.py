@@ -1,6 +1,6 @@
 """Export a candidate: re-check every gate on its records, prove the staged folder, then swap it into the package.
 
-Gates in order: imports, declaration, evidence, replays, power, timing, dispatched, compile, alone, bits,
+Gates in order: imports, sources, declaration, evidence, replays, power, timing, dispatched, compile, alone, bits,
 publish. The first that fails raises `ExportError` with the room `export.<gate>`; the package is untouched.
 """
 
@@ -18,6 +18,7 @@ from kda_lab import runtime
 from kda_lab.captures.store import CaptureSet
 from kda_lab.contracts.model import Contract, Evidence, Qualification, ShapeRule
 from kda_lab.contracts.shapes import require_within
+from kda_lab.dispatch.fallback import chain_reasons
 from kda_lab.dispatch.kernel_files import CUDA, source_digest
 from kda_lab.errors import ExportError, Reason, UnavailableError
 from kda_lab.export import assembly, evidence, fresh_process
@@ -26,6 +27,7 @@ from kda_lab.export.compile_gate import compile_units
 from kda_lab.export.evidence import ArchitectureEvidence, Capability
 from kda_lab.export.publish import SCRATCH_PREFIX, export_lock, put_in_place, remove_leftovers, staged_folder
 from kda_lab.export.shapes import dispatched_rules
+from kda_lab.ops.protocol import OpSpec
 from kda_lab.ops.registry import load_op
 from kda_lab.run_folder import RunFolder
 
@@ -78,15 +80,18 @@ def judge(runs: Sequence[RunFolder], candidate: Path, captures: Sequence[Path]) 
         ExportError: the first of these gates that failed.
     """
     read = read_candidate(candidate)
+    spec = load_op(read.declaration.op).spec
+    _require_op(read, spec)
     evidences = dict(sorted(evidence.collect(runs, read).items()))
     known = _capture_hashes(captures, read.declaration.op)
     for found in evidences.values():
         evidence.check_replays(found, known)
+        evidence.check_scalars(found, read.declaration)
         evidence.check_power(found)
         evidence.check_timing(found, read.declaration)
     rules = dispatched_rules(read.declaration, _pooled(evidences))
     # What stands in the op's fallback chain serves every callable shape, faster or not.
-    if not rules and read.declaration.kernel not in load_op(read.declaration.op).spec.fallback:
+    if not rules and read.declaration.kernel not in spec.fallback:
         verdicts = ", ".join(f"{r.row} {r.verdict or r.reason}" for e in evidences.values() for r in e.rows)
         reason = Reason("rows", repr(verdicts), "at least one batch whose rows are all faster beyond noise")
         raise ExportError("export.dispatched", [reason])
@@ -98,13 +103,34 @@ def judge(runs: Sequence[RunFolder], candidate: Path, captures: Sequence[Path]) 
     return Judged(read, evidences, rules)
 
 
+def _require_op(candidate: Candidate, spec: OpSpec) -> None:
+    """The declaration's tensors, scalars and fallback are those of its op.
+
+    Raises:
+        ExportError: gate `declaration`, with each name that is missing or foreign.
+    """
+    declaration, where = candidate.declaration, f"{candidate.path.name}: CONTRACT"
+    reasons = chain_reasons(declaration, spec, where)
+    for part, declared, of_op, needed in (
+        ("tensors", declaration.tensors, (*spec.tensors, *spec.outputs), spec.tensors),
+        ("scalars", declaration.scalars, spec.scalars, spec.scalars),
+    ):
+        missing = [name for name in needed if name not in declared]
+        foreign = [name for name in declared if name not in of_op]
+        for words, names in (("without", missing), ("with", foreign)):
+            given = f"{words} {', '.join(names)}"
+            reasons += [Reason(f"{where}.{part}", given, f"those of {spec.name}: {', '.join(of_op)}")] if names else []
+    if reasons:
+        raise ExportError("export.declaration", reasons)
+
+
 def _capture_hashes(folders: Sequence[Path], op: str) -> dict[str, str]:
     known: dict[str, str] = {}
     for folder in folders:
         captures = CaptureSet.open(folder)
         if captures.op != op:
             raise ExportError("export.replays", [Reason(f"op of {folder}", repr(captures.op), repr(op))])
-        known |= {name: captures.manifest.files[captures.entry(name).file].sha256 for name in captures.names()}
+        known |= {name: captures.sha256_of(name) for name in captures.names()}
     return known
 
 

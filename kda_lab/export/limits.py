@@ -52,4 +52,7 @@ def _allowed(record: Record, where: str) -> dict[str, float]:
     except ParameterError as error:
         raise ExportError("export.replays", f"{where}: {error}") from error
     exact = {gate.gate: 0.0 for gate in gates.TOLERANCES if gate.real == 0 == gate.synthetic}
-    return {"launch": 0.0, **exact, "error_fp32": limits.error, "row_max": limits.row_max}
+    element = {
+        gate.gate: getattr(gate, record["capture_kind"]) for gate in gates.TOLERANCES if gate.gate == "element_max"
+    }
+    return {"launch": 0.0, **exact, **element, "error_fp32": limits.error, "row_max": limits.row_max}

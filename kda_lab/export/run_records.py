@@ -63,6 +63,7 @@ _ANY: Mapping[str, Types] = {
     "interpreter": bool,
     "protocol": str,
     "stand_in": str,
+    "scalars": dict,
 }
 """Fields that a record of any kind may lack, but not hold as another type."""
 _PARTS: Mapping[str, tuple[str, Mapping[str, Types]]] = {

@@ -38,7 +38,7 @@ class GemmCaptureSession(CaptureSession):
             m, n, k = (entry.facts[axis] for axis in ("M", "N", "K"))
             first, last = entry.source.positions[0], entry.source.positions[-1]
             layers = ", ".join(map(str, entry.source.layers))
-            sha256 = self.captures.manifest.files[entry.file].sha256[:12]
+            sha256 = self.captures.sha256_of(entry.name)[:12]
             lines.append((entry.name, entry.kind, m, n, k, layers, f"{first} to {last}", sha256))
         heads = ("capture", "kind", "M", "N", "K", "layer", "positions", "sha256")
         return display.shown(heads, lines)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from kda_lab.errors import ParameterError, Reason
@@ -23,19 +23,30 @@ def chosen_rows(op: str, groups: Sequence[str], batches: Sequence[int], kinds: S
         batches, kinds: of each group; of published rows, those to take, all where a list is empty.
 
     Raises:
-        ParameterError: a value that the op does not know, an op without published rows, `published` beside
-            other groups, or no row at all.
+        ParameterError: a value that the op does not know or that is given twice, an op without published rows,
+            `published` beside other groups, a batch or kind of which no published row is left, or no row at all.
     """
+    _require_once({"groups": groups, "batches": batches, "kinds": kinds})
     cases = load_op(op).cases
     if PUBLISHED in groups:
-        found = [row for row in _published(op, cases, groups) if _taken(row, BATCHES, batches)]
-        found = [row for row in found if _taken(row, CLASSES, kinds)]
+        found = _narrowed(_published(op, cases, groups), batches, kinds)
     else:
         found = list(cases.rows(groups, batches, kinds))
     if not found:
         given = f"groups {list(groups)}, batches {list(batches)}, kinds {list(kinds)}"
         raise ParameterError("notebook", [Reason("rows", repr(given), "at least one row", "Name one of each.")])
     return found
+
+
+def _require_once(lists: Mapping[str, Sequence[object]]) -> None:
+    doubled = {field: sorted({repr(v) for v in values if list(values).count(v) > 1}) for field, values in lists.items()}
+    reasons = [
+        Reason(field, repr(list(lists[field])), "each value once", f"Given twice: {', '.join(values)}.")
+        for field, values in doubled.items()
+        if values
+    ]
+    if reasons:
+        raise ParameterError("notebook", reasons)
 
 
 def _published(op: str, cases: Any, groups: Sequence[str]) -> Sequence[Row]:
@@ -48,6 +59,30 @@ def _published(op: str, cases: Any, groups: Sequence[str]) -> Sequence[Row]:
     return offered()
 
 
-def _taken(row: Row, names: Sequence[str], wanted: Sequence[object]) -> bool:
-    """Whether the row's axis of one of these names has a wanted value; nothing wanted takes all."""
-    return not wanted or any(row.parameters.get(name) in wanted for name in names)
+def _narrowed(offered: Sequence[Row], batches: Sequence[int], kinds: Sequence[str]) -> list[Row]:
+    """The offered rows of these batches and kinds; every one that is named must be the value of a row that is taken."""
+    axes = (("batches", BATCHES, batches), ("kinds", CLASSES, kinds))
+    _require_values(axes, offered, "Name batches and kinds of published rows, or leave the list empty for all.")
+    found = list(offered)
+    for _, names, wanted in axes:
+        found = [row for row in found if not wanted or _value(row, names) in wanted]
+    _require_values(axes, found, "The published rows have it, but none together with the other list.")
+    return found
+
+
+def _require_values(
+    axes: Sequence[tuple[str, Sequence[str], Sequence[object]]], rows: Sequence[Row], remedy: str
+) -> None:
+    reasons = []
+    for field, names, wanted in axes:
+        # By repr, so that True is not taken for a batch of one.
+        values = list(dict.fromkeys(repr(_value(row, names)) for row in rows))
+        if absent := [value for value in wanted if repr(value) not in values]:
+            reasons.append(Reason(field, repr(absent), ", ".join(values) or "none", remedy))
+    if reasons:
+        raise ParameterError("notebook", reasons)
+
+
+def _value(row: Row, names: Sequence[str]) -> object:
+    """The row's value on the first axis of these names that it has; None without one."""
+    return next((row.parameters[name] for name in names if name in row.parameters), None)

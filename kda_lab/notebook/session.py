@@ -29,7 +29,7 @@ from kda_lab.report.foot import foot
 from kda_lab.report.records import RunRecords, read_run
 from kda_lab.report.style import Picture
 from kda_lab.run_folder import RunFolder, write_json
-from kda_lab.timing.protocol import Mode, Protocol
+from kda_lab.timing.protocol import SUFFIXES, Mode, Protocol
 from kda_lab.timing.rows import TimingRun, time_rows
 from kda_lab.timing.statistics import RowResult
 from kda_lab.verify.sweep import ReplayRun, run_replays, run_stress
@@ -146,12 +146,23 @@ class Session:
             lines.append((name, capture.kind, axes, told, capture.sha256[:12]))
         return display.shown(("capture", "kind", "axes", head, "sha256"), lines)
 
-    def arms(self, op: str, kernels: Sequence[str], baselines: Sequence[str]) -> Arms:
+    def arms(
+        self,
+        op: str,
+        kernels: Sequence[str],
+        baselines: Sequence[str],
+        trials: int | None = None,
+        modes: Sequence[Mode] | None = None,
+    ) -> Arms:
         """Candidates, the baseline and its peers.
 
+        Args:
+            trials, modes: what the run is to be timed with later, where it is: refused here and not after the replays.
+
         Raises:
-            ParameterError: a name is unknown, or there is no kernel or no baseline.
+            ParameterError: a name or mode is unknown, trials is below 1, or there is no kernel, baseline or mode.
         """
+        _protocols(Protocol().trials if trials is None else trials, ("cold",) if modes is None else modes)
         if not kernels or not baselines:
             given = f"{len(kernels)} kernels and {len(baselines)} baselines"
             raise ParameterError("notebook", [Reason("arms", repr(given), "at least one of each")])
@@ -212,10 +223,10 @@ class Session:
             All modes' records together.
 
         Raises:
-            ParameterError: a mode is unknown.
+            ParameterError: a mode is unknown or given twice, there is none, or trials is below 1.
         """
         runs = []
-        for protocol in [_protocol(trials).in_mode(mode) for mode in modes]:
+        for protocol in _protocols(trials, modes):
             taken = [(a, role) for a, role in arms if protocol.mode == "cold" or role != "peer"]
             runs.append(time_rows(op, rows, taken, self.run, device=self.device, protocol=protocol))
         self.timed = TimingRun(
@@ -354,8 +365,18 @@ def _counts(rows: Sequence[RowResult], noun: str) -> str:
     return f"{len(rows)} {noun}: {words or 'no verdict'}" if rows else ""
 
 
-def _protocol(trials: int) -> Protocol:
-    return replace(Protocol(), trials=trials)
+def _protocols(trials: int, modes: Sequence[Mode]) -> list[Protocol]:
+    """One protocol a mode, in order."""
+    reasons = []
+    if isinstance(trials, bool) or not isinstance(trials, int):
+        reasons.append(Reason("trials", repr(trials), "a whole number, at least 1"))
+    if isinstance(modes, str) or not modes or len(set(modes)) != len(modes):
+        given = repr(modes if isinstance(modes, str) else list(modes))
+        reasons.append(Reason("modes", given, f"a list of {', '.join(SUFFIXES)}, each at most once, at least one"))
+    if reasons:
+        raise ParameterError("notebook", reasons)
+    protocol = replace(Protocol(), trials=trials)
+    return [protocol.in_mode(mode) for mode in modes]
 
 
 def _short(lengths: Sequence[int]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -201,16 +202,42 @@ def chosen_arms(
         exported: folder of exported kernels.
 
     Raises:
-        ParameterError: a name is unknown; the text lists the allowed ones.
+        ParameterError: an op or name is unknown, given twice, or a kernel's of another op; the text lists the
+            allowed ones.
     """
-    folder = candidates / op_name
-    known = {path.stem: path for path in sorted(folder.glob("*.py"))}
-    folders = {path.parent.name: path.parent for path in sorted(exported.glob("*/contract.json"))}
-    arms: list[tuple[Arm, str]] = []
-    for name in kernels:
-        if name not in known and name not in folders:
-            allowed = ", ".join([*known, *folders]) or "none"
-            raise ParameterError("ops", [Reason("kernels", repr(name), allowed, f"Candidates stand in {folder}.")])
-        arms.append((candidate_arm(known[name]) if name in known else exported_arm(folders[name]), "candidate"))
+    load_op(op_name)
+    for field, names in (("kernels", kernels), ("baselines", baselines)):
+        if doubled := sorted({name for name in names if list(names).count(name) > 1}):
+            raise ParameterError(
+                "ops", [Reason(field, repr(list(names)), "each once", f"Twice: {', '.join(doubled)}.")]
+            )
+    arms: list[tuple[Arm, str]] = [(_kernel_arm(op_name, n, candidates, exported), "candidate") for n in kernels]
     roles = ["baseline"] + ["peer"] * (len(baselines) - 1)
     return arms + [(find_arm(op_name, name), role) for name, role in zip(baselines, roles, strict=False)]
+
+
+def _kernel_arm(op_name: str, name: str, candidates: Path, exported: Path) -> SourceArm:
+    """The candidate or, where there is none of that name, the exported kernel; both must be of the op."""
+    own = {path.stem: path for path in sorted((candidates / op_name).glob("*.py"))}
+    folders = {path.parent.name: path.parent for path in sorted(exported.glob("*/contract.json"))}
+    ops = {kernel: _op_of(folder) for kernel, folder in folders.items()}
+    elsewhere = {path.stem: path.parent.name for path in sorted(candidates.glob("*/*.py"))} | ops
+    allowed = ", ".join([*own, *(kernel for kernel, op in ops.items() if op == op_name)]) or "none"
+    # A folder whose contract cannot be read is of no op: loading it says what is wrong with it.
+    if name not in own and ops.get(name, "another") not in (op_name, ""):
+        place = f"Candidates stand in {candidates / op_name}."
+        remedy = f"It is a kernel of {elsewhere[name]}. {place}" if elsewhere.get(name) else place
+        raise ParameterError("ops", [Reason("kernels", repr(name), allowed, remedy)])
+    arm = candidate_arm(own[name]) if name in own else exported_arm(folders[name])
+    if arm.spec.name != op_name:
+        remedy = f"Its CONTRACT is of {arm.spec.name}."
+        raise ParameterError("ops", [Reason(f"kernels of {op_name}", repr(name), allowed, remedy)])
+    return arm
+
+
+def _op_of(folder: Path) -> str:
+    """The op that an exported kernel's contract names; empty when it cannot be read."""
+    try:
+        return str(json.loads((folder / "contract.json").read_bytes())["op"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""

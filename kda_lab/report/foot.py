@@ -50,18 +50,18 @@ def _trials(trials: Sequence[dict[str, Any]]) -> str:
     count = len({r["trial"] for r in trials if isinstance(r["trial"], int)})
     dropped = sum(bool(r.get("dropped")) for r in trials)
     protocols = ", ".join(sorted({str(r["protocol"]) for r in trials if r.get("protocol")}))
-    order = _order(trials)
+    order = order_words(trials)
     parts = [f"{count} trials per arm", f"{dropped} dropped", order, f"protocol {protocols}" if protocols else ""]
     return ", ".join(p for p in parts if p)
 
 
-def _order(trials: Sequence[dict[str, Any]]) -> str:
-    """Read off the records whether the arms ran forwards, then backwards."""
+def order_words(trials: Sequence[dict[str, Any]]) -> str:
+    """Read off the records, of rows or of one chain, whether the arms ran forwards, then backwards; empty with one trial."""
     runs: dict[Any, list[tuple[int, str]]] = {}
     for record in trials:
         if isinstance(record.get("order"), int):
             arm = f"{record['arm']}/{record['role']}"
-            runs.setdefault((record["row"], record["trial"]), []).append((record["order"], arm))
+            runs.setdefault((record.get("row", ""), record["trial"]), []).append((record["order"], arm))
     by_row: dict[str, list[list[str]]] = {}
     for (row, _), arms in sorted(runs.items(), key=lambda item: (str(item[0][0]), item[0][1])):
         by_row.setdefault(row, []).append([arm for _, arm in sorted(arms)])

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from matplotlib.patches import Rectangle
-
 from kda_lab.errors import ParameterError
 from kda_lab.report import grouping, style
+from kda_lab.report.foot import order_words
 from kda_lab.report.numbers import DASH, measured, scientific, significant, span
-from kda_lab.report.row_plot import Column, Layout, RowPlot, row_plot, set_ticks
-from kda_lab.report.style import BAND, GREY, INK, VERDICT_STYLE, Picture
+from kda_lab.report.row_plot import Column, Layout, row_plot, set_ticks
+from kda_lab.report.speedup_figure import band_edges, draw_rows
+from kda_lab.report.style import VERDICT_STYLE, Picture
 from kda_lab.report.tables import Table
 from kda_lab.timing.chain.comparison import ALONE, CHAIN, gain_percent
 from kda_lab.timing.protocol import COLD_L2_MULTIPLE
@@ -56,7 +55,7 @@ def pipeline(results: Sequence[RowResult], *, foot: str = "") -> Picture:
     )
     with style.settings():
         plot = row_plot(layout, _limits(policies))
-        _draw(plot, ordered, layout.columns)
+        draw_rows(plot, ordered, layout.columns)
         set_ticks(plot.axes, TICKS, [f"{v:g}×" for v in TICKS], anchor=1)
     return plot.picture
 
@@ -147,6 +146,7 @@ def chain_foot(timed: Sequence[dict[str, Any]]) -> str:
     device = first["provenance"].get("device", {})
     clocks = [r["telemetry"]["sm_clock_mhz"] for r in timed if measured(r["telemetry"].get("sm_clock_mhz"))]
     products = max(r["product_bytes"] for r in timed)
+    order = order_words(timed)
     moved = first["layers"] * products / first["l2_bytes"]
     state = first["state_bytes"]
     parts = [
@@ -161,21 +161,10 @@ def chain_foot(timed: Sequence[dict[str, Any]]) -> str:
         f"L2 not reset between arms: {first['l2_reset_reason']}"
         if first["l2_reset_reason"]
         else "L2 reset between arms",
-        f"{len({r['trial'] for r in timed})} trials an arm, {sum(bool(r['dropped']) for r in timed)} dropped{_order(timed)}",
+        f"{len({r['trial'] for r in timed})} trials an arm, {sum(bool(r['dropped']) for r in timed)} dropped{f', {order}' if order else ''}",
         f"protocol {first['protocol']}",
     ]
     return " · ".join(part for part in parts if part)
-
-
-def _order(timed: Sequence[dict[str, Any]]) -> str:
-    """Read off the records whether the arms ran forwards, then backwards; empty with one trial."""
-    orders = [
-        [(r["arm"], r["role"]) for r in sorted(timed, key=lambda r: r["order"]) if r["trial"] == trial]
-        for trial in sorted({r["trial"] for r in timed})
-    ]
-    if len(orders) < 2:
-        return ""
-    return ", order ABBA" if all(a == b[::-1] for a, b in itertools.pairwise(orders)) else ", order not ABBA"
 
 
 def _saved(row: RowResult) -> str:
@@ -204,38 +193,7 @@ def _limits(policies: Sequence[RowResult]) -> tuple[float, float]:
     values = [1.0, 0.99, 1.01]
     for row in policies:
         values += [v for v in (row.ratio, row.low, row.high) if v is not None and measured(v) and v > 0]
-        values += [max(1 - row.noise, 0.1), 1 + row.noise] if row.noise is not None else []
+        values += band_edges(row.noise) if row.noise is not None else []
     low, high = min(values), max(values)
     pad = (high / low) ** 0.06
     return low / pad, high * pad
-
-
-def _draw(plot: RowPlot, ordered: Sequence[RowResult | None], columns: Sequence[Column]) -> None:
-    plot.axes.axvline(1, color=INK, linewidth=1.0, zorder=2)
-    for index, row in enumerate(ordered):
-        if row is None:
-            continue
-        if row.noise is not None:
-            left = max(1 - row.noise, 0.1)
-            plot.axes.add_patch(
-                Rectangle((left, index - 0.5), 1 + row.noise - left, 1, color=BAND, linewidth=0, zorder=1)
-            )
-        look = VERDICT_STYLE.get(row.verdict)
-        if look and measured(row.ratio):
-            _mark(plot, index, row)
-        color = look["color"] if look else GREY
-        for number, column in enumerate(columns):
-            last = number == len(columns) - 1
-            plot.write(
-                number, index, column.cells[index], color=color if last else INK,
-                bold=last and row.verdict in ("faster", "slower"), align=column.align,
-            )  # fmt: skip
-
-
-def _mark(plot: RowPlot, index: int, row: RowResult) -> None:
-    look = VERDICT_STYLE[row.verdict]
-    if row.low is not None and row.high is not None:
-        plot.axes.plot([row.low, row.high], [index, index], color=look["color"], linewidth=2.6, solid_capstyle="butt",
-                       zorder=3)  # fmt: skip
-    plot.axes.plot([row.ratio or 1.0], [index], marker=look["marker"], color=look["color"], linestyle="none",
-                   markerfacecolor=look["markerfacecolor"], markersize=5.2, markeredgewidth=1.2, zorder=4)  # fmt: skip

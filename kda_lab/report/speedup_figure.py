@@ -51,7 +51,7 @@ def speedup(rows: Sequence[RowResult], *, candidate: str, baseline: str = "", fo
     )
     with style.settings():
         plot = row_plot(layout, _limits(chosen))
-        _draw(plot, ordered, layout.columns)
+        draw_rows(plot, ordered, layout.columns)
         set_ticks(plot.axes, TICKS, [f"{v:g}×" for v in TICKS], anchor=1)
     return plot.picture
 
@@ -105,7 +105,7 @@ def _band_note(rows: Sequence[RowResult]) -> str:
     )
 
 
-def _band(noise: float) -> tuple[float, float]:
+def band_edges(noise: float) -> tuple[float, float]:
     """Edges of the noise band, 1 ± noise; a band as wide as the ratio itself still has a left edge on a log axis."""
     return max(1 - noise, 0.1), 1 + noise
 
@@ -115,20 +115,24 @@ def _limits(rows: Sequence[RowResult]) -> tuple[float, float]:
     for row in grouping.judged(rows):
         values += [v for v in (row.ratio, row.low, row.high) if v is not None and measured(v) and v > 0]
         if row.noise is not None and measured(row.noise):
-            values += _band(row.noise)
+            values += band_edges(row.noise)
     low, high = min(values), max(values)
     pad = max((high / low) ** 0.05, 1.03)
     return low / pad, high * pad
 
 
-def _draw(plot: RowPlot, ordered: Sequence[RowResult | None], columns: Sequence[Column]) -> None:
+def draw_rows(plot: RowPlot, ordered: Sequence[RowResult | None], columns: Sequence[Column]) -> None:
+    """Noise band, interval, mark and cells of each row, the last column in the colour of the verdict.
+
+    A row without a verdict has its reason in place of a mark. None stands where a heading is.
+    """
     axes = plot.axes
     axes.axvline(1, color=INK, linewidth=1.0, zorder=2)
     for index, row in enumerate(ordered):
         if row is None:
             continue
         if row.noise is not None and measured(row.noise):
-            left, right = _band(row.noise)
+            left, right = band_edges(row.noise)
             axes.add_patch(Rectangle((left, index - 0.5), right - left, 1, color=BAND, linewidth=0, zorder=1))
         _draw_mark(plot, index, row)
         look = VERDICT_STYLE.get(row.verdict)

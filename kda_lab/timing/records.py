@@ -150,7 +150,15 @@ def validated(record: dict[str, Any]) -> dict[str, Any]:
     Raises:
         TimingError: one reason for each field that is wrong.
     """
-    model = RefusedRecord if record.get("kind") == "refused" else TimingRecord
+    return checked(RefusedRecord if record.get("kind") == "refused" else TimingRecord, record)
+
+
+def checked(model: type[BaseModel], record: dict[str, Any]) -> dict[str, Any]:
+    """The record as its model completes it; JSON types only.
+
+    Raises:
+        TimingError: one reason for each field that is wrong.
+    """
     try:
         return model.model_validate(record).model_dump(mode="json")
     except ValidationError as error:

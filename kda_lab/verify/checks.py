@@ -16,7 +16,10 @@ from kda_lab.ops.registry import load_op, op_names
 from kda_lab.verify.guarded import same_bits
 from kda_lab.verify.metrics import within
 from kda_lab.verify.observation import Observation, Phase
-from kda_lab.verify.reference import LENGTHS, changes_of, worst_rel_l2
+from kda_lab.verify.reference import LENGTHS, changes_of, judges_elements, worst_rel_l2
+
+ELEMENT_LIMIT = 1.0
+"""Of an element's error over its allowance."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +108,13 @@ def _row_max(seen: Observation) -> Finding:
     return Finding(first.contents.row_error(first.outputs), first.contents.limit_row_max)
 
 
+def _element_max(seen: Observation) -> Finding:
+    first = seen.phases.get("first")
+    if first is None:
+        return _missing(seen, "first")
+    return Finding(first.contents.element_error(first.outputs), ELEMENT_LIMIT)
+
+
 def _originals(seen: Observation) -> list[Phase]:
     return [phase for phase in seen.phases.values() if phase.contents is seen.reference.original]
 
@@ -163,7 +173,12 @@ def _changed(name: str) -> Callable[[Observation], Finding | None]:
             return _missing(seen, name)
         error, row = phase.contents.error(phase.outputs), phase.contents.row_error(phase.outputs)
         detail = f"{phase.mode}; worst row {row:.3g} of {phase.contents.limit_row_max:.3g}"
-        return Finding(error, phase.contents.limit_error, detail, veto=not within(row, phase.contents.limit_row_max))
+        veto = not within(row, phase.contents.limit_row_max)
+        if phase.contents.allowance:
+            element = phase.contents.element_error(phase.outputs)
+            detail += f"; worst element {element:.3g} of its allowance"
+            veto = veto or not within(element, ELEMENT_LIMIT)
+        return Finding(error, phase.contents.limit_error, detail, veto)
 
     return judge
 
@@ -187,25 +202,35 @@ _BEFORE: tuple[Check, ...] = (
     Check("inputs_unchanged", "Inputs that a launch changed, a count over all phases.", _inputs_unchanged),
     Check("repeat_bits", "Outputs whose bits differ between launches of the same inputs, a count.", _repeat_bits),
 )
+_ELEMENT = Check(
+    "element_max", "Error of the worst element against FP64, over the error allowed to that element.", _element_max
+)
 _AFTER: tuple[Check, ...] = (
     Check("state_zero", "Elements of the arm's state that are not zero between calls, a count.", _state_zero),
 )
 
 
-def checks_for(changes: tuple[str, str]) -> tuple[Check, ...]:
+def checks_for(changes: tuple[str, str], by_element: bool = False) -> tuple[Check, ...]:
     """Every check, in the order in which a record lists them; `launch` first, so that it names a crash.
 
     Args:
         changes: names of the two changed contents. Live lengths give `changed_lengths_shorter` and
             `changed_lengths_longer`, any other name gives `changed_<name>`.
+        by_element: with `element_max`, behind `row_max`.
     """
-    return (*_BEFORE, *(_change_check(name) for name in changes), *_AFTER)
+    place = 1 + [check.name for check in _BEFORE].index("row_max")
+    before = (*_BEFORE[:place], _ELEMENT, *_BEFORE[place:]) if by_element else _BEFORE
+    return (*before, *(_change_check(name) for name in changes), *_AFTER)
 
 
 def checks_of(op: Any) -> tuple[Check, ...]:
-    """The checks of an op: `cases.CHANGES` names its changed contents; without it they are live lengths."""
-    changes = changes_of(op)
-    return CHECKS if changes == LENGTHS else checks_for(changes)
+    """The checks of an op.
+
+    `cases.CHANGES` names its changed contents; without it they are live lengths. Where its oracle has an
+    `allowance(call, exact)`, each element is judged by it.
+    """
+    changes, by_element = changes_of(op), judges_elements(op)
+    return CHECKS if changes == LENGTHS and not by_element else checks_for(changes, by_element)
 
 
 def checks_of_name(op_name: str) -> tuple[Check, ...]:

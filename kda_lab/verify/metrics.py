@@ -1,4 +1,4 @@
-"""Error metrics in FP64: relative L2 over a whole output and its worst row; both fail on NaN."""
+"""Error metrics in FP64: relative L2 over a whole output and its worst row, and the worst element; all fail on NaN."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ import math
 import torch
 
 from kda_lab.errors import VerificationError
+
+CHUNK = 1 << 26
+"""Elements compared at a time by `element_max`: 512 MB of FP64."""
 
 
 def rel_l2(value: torch.Tensor, reference: torch.Tensor) -> float:
@@ -45,6 +48,26 @@ def row_max(value: torch.Tensor, reference: torch.Tensor) -> float:
         return 0.0
     # torch.max hands a NaN on, so one NaN row cannot hide behind a finite one.
     return float(errors.max())
+
+
+def element_max(value: torch.Tensor, reference: torch.Tensor, allowance: torch.Tensor) -> float:
+    """The largest |value - reference| / allowance of any element: NaN when any is NaN, 0 without elements.
+
+    An element that is equal to its reference counts 0 whatever its allowance; another with an allowance of 0 is
+    infinite.
+
+    Raises:
+        VerificationError: the shapes differ.
+    """
+    _same_shape(value, reference)
+    _same_shape(allowance, reference)
+    ratios = []
+    for given, right, allowed in zip(*(t.flatten().split(CHUNK) for t in (value, reference, allowance)), strict=True):
+        error = (given.double() - right.double()).abs_()
+        if error.numel():
+            ratios.append(torch.where(error == 0, error, error / allowed).max())
+    # torch.max hands a NaN on, of a chunk and of all chunks.
+    return float(torch.stack(ratios).max()) if ratios else 0.0
 
 
 def worst(values: list[float]) -> float:

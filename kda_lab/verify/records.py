@@ -20,7 +20,11 @@ def number(value: float | None) -> float | None:
 
 
 def to_record(replay: Replay, role: str, provenance: Record) -> Record:
-    """The `replay` record of one (capture, arm); `role` is `candidate`, `baseline`, `control` or `peer`."""
+    """The `replay` record of one (capture, arm); `role` is `candidate`, `baseline`, `control` or `peer`.
+
+    `scalars` is there for ops with dtype scalars only.
+    """
+    scalars = {"scalars": dict(replay.scalars)} if replay.scalars else {}
     return {
         "kind": "replay",
         "op": replay.op,
@@ -28,6 +32,7 @@ def to_record(replay: Replay, role: str, provenance: Record) -> Record:
         "capture_sha256": replay.capture_sha256,
         "capture_kind": replay.capture_kind,
         "axes": replay.axes,
+        **scalars,
         "arm": replay.arm,
         "role": role,
         "source_sha256": replay.source_sha256,

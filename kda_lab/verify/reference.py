@@ -6,7 +6,7 @@ than most launches.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -43,6 +43,8 @@ class Contents:
     """The same for the worst row."""
     limit_error: float
     limit_row_max: float
+    allowance: Tensors = field(default_factory=dict)
+    """How far each element may lie from the FP64 oracle; empty where the op's oracle has no `allowance`."""
 
     def error(self, outputs: Tensors) -> float:
         """Worst rel-L2 of the outputs against the FP32 oracle."""
@@ -51,6 +53,10 @@ class Contents:
     def row_error(self, outputs: Tensors) -> float:
         """Worst row of the outputs against the FP32 oracle."""
         return metrics.worst([metrics.row_max(outputs[n], r) for n, r in self.fp32.items()])
+
+    def element_error(self, outputs: Tensors) -> float:
+        """Worst ratio of an element's error against the FP64 oracle to its allowance; NaN where there is none."""
+        return metrics.worst([metrics.element_max(outputs[n], self.fp64[n], a) for n, a in self.allowance.items()])
 
 
 @dataclass(frozen=True)
@@ -93,6 +99,11 @@ def changes_of(op: Any) -> tuple[str, str]:
         allowed = "two distinct names, such as ('shorter', 'longer')"
         raise VerificationError("verify", [Reason("cases.CHANGES", repr(names), allowed, "Mend the op.")])
     return names[0], names[1]
+
+
+def judges_elements(op: Any) -> bool:
+    """Whether the op says how far each element may lie from the exact one: `oracle.allowance(call, exact)`."""
+    return hasattr(op.oracle, "allowance")
 
 
 def worst_rel_l2(outputs: Tensors, references: Tensors) -> float:
@@ -164,8 +175,21 @@ def _contents(op: Any, name: str, call: Call, kind: str) -> tuple[Contents, Tens
     floor = worst_rel_l2(emulated, fp64)
     floor_row_max = metrics.worst([metrics.row_max(emulated[n], r) for n, r in fp64.items()])
     limits = op.gates.limits(kind, floor, floor_row_max)
-    contents = Contents(name, dict(call.inputs), fp32, fp64, floor, floor_row_max, limits.error, limits.row_max)
-    return contents, emulated
+    allowance = _allowance(op, name, call, fp64)
+    errors = (floor, floor_row_max, limits.error, limits.row_max)
+    return Contents(name, dict(call.inputs), fp32, fp64, *errors, allowance), emulated
+
+
+def _allowance(op: Any, name: str, call: Call, fp64: Tensors) -> Tensors:
+    if not judges_elements(op):
+        return {}
+    found: Tensors = op.oracle.allowance(call, fp64)
+    what = f"allowance on {name} contents of {call.label or 'the call'}"
+    _sound(what, found, call.outputs)
+    negative = sum(int(torch.count_nonzero(t < 0)) for t in found.values())
+    if negative:
+        raise VerificationError("verify", f"{what} holds {negative} values below 0; allowed: 0 or more. Mend the op.")
+    return found
 
 
 def _sound(what: str, tensors: Tensors, outputs: Tensors) -> None:

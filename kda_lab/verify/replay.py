@@ -33,6 +33,8 @@ class Replay:
     """`fp32 fp64 pinned row_max floor floor_row_max pinned_fp32`: rel-L2; None where there is nothing to compare."""
     skipped: dict[str, str] = field(default_factory=dict)
     """Check name to the reason why it does not apply."""
+    scalars: dict[str, Any] = field(default_factory=dict)
+    """Values of the op's dtype scalars: `{"out_dtype": "bfloat16"}`; what was judged says nothing about others."""
 
     @property
     def passed(self) -> bool:
@@ -94,6 +96,7 @@ def replay(
         checks=tuple(result for result in results.values() if result is not None),
         errors=_errors(seen),
         skipped={name: _why_skipped(name) for name, result in results.items() if result is None},
+        scalars={name: capture.call.scalars[name] for name in op.spec.dtypes},
     )
 
 

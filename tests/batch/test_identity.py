@@ -11,6 +11,7 @@ from kda_lab.batch import identity
 from kda_lab.batch.identity import already_passed, check_same_run, clear, identify
 from kda_lab.errors import ParameterError
 from kda_lab.run_folder import RunFolder, write_json
+from kda_lab.timing.chain.records import chain_records
 
 Make = Callable[..., Path]
 DEFAULTS = {"rows": 3, "candidate": "", "run_dir": ""}
@@ -91,9 +92,10 @@ def test_records_without_parameters_are_not_adopted(tmp_path: Path, make_noteboo
 
 
 def test_clear_removes_records_and_nothing_else(tmp_path: Path) -> None:
-    """Starting over deletes the run's own files; a stranger's file stays."""
+    """Starting over deletes the run's own files, those of a chain too; a stranger's file stays."""
     run = RunFolder.at(tmp_path)
     run.verify_records.write_text("")
+    chain_records(run).write_text("")
     (tmp_path / "notes.md").write_text("mine")
     clear(run)
     assert [p.name for p in tmp_path.iterdir()] == ["notes.md"]

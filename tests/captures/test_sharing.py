@@ -15,6 +15,7 @@ from kda_lab.captures.layout import pack
 from kda_lab.captures.sharing import shared_storages, storage_key, with_shared
 from kda_lab.captures.store import CaptureDraft, CaptureSet, SetWriter, write_set
 from kda_lab.errors import CaptureError
+from kda_lab.export.exporter import _capture_hashes
 from kda_lab.ops.protocol import Call
 
 POOL = "weights.safetensors"
@@ -54,6 +55,39 @@ def test_a_shared_weight_is_kept_once_and_comes_back_with_its_strides(shared_set
         assert torch.equal(call.inputs["weight"], wanted.t()) and call.inputs["weight"].stride() == (1, 5)
         assert call.inputs["alpha"].shape == (1,) and call.inputs["alpha"].dtype == torch.float32
         assert call.scalars == {"out_dtype": "bfloat16"}
+
+
+@pytest.mark.parametrize("change", ["weight", "scalar", "place"])
+def test_a_call_with_another_shared_weight_is_another_capture(tmp_path: Path, change: str) -> None:
+    """Equal own files, and another hash: with another weight, another scalar, or two shared inputs swapped."""
+    one = shared_draft("one")
+    inputs = {**one.call.inputs, "second": WEIGHT + 9}
+    one = replace(one, call=replace(one.call, inputs=inputs), shared={"weight": POOL, "second": POOL})
+    call = {
+        "weight": one.call.with_inputs(weight=(WEIGHT + 1).t()),
+        "scalar": replace(one.call, scalars={"out_dtype": "float32"}),
+        "place": one.call.with_inputs(weight=(WEIGHT + 9).t(), second=WEIGHT),
+    }[change]
+    sets = [
+        CaptureSet.open(write_set(tmp_path / name, "test.op", [draft]))
+        for name, draft in (("a", one), ("b", replace(one, call=call)), ("c", one))
+    ]
+    own = {captures.manifest.files["one.safetensors"].sha256 for captures in sets}
+    first, second, again = (captures.load("one").sha256 for captures in sets)
+    assert len(own) == 1 and first == again != second
+    assert [captures.sha256_of("one") for captures in sets] == [first, second, again]
+    # What an export compares replay records with.
+    known = [_capture_hashes([captures.path], "test.op") for captures in sets]
+    assert known == [{"one": first}, {"one": second}, {"one": again}]
+
+
+def test_a_changed_pool_is_refused(shared_set: Path) -> None:
+    """Another weight under the old hash never reaches a replay."""
+    data = bytearray((shared_set / POOL).read_bytes())
+    data[-1] ^= 1
+    (shared_set / POOL).write_bytes(data)
+    with pytest.raises(CaptureError, match=POOL):
+        CaptureSet.open(shared_set).load("one")
 
 
 def test_a_write_into_one_load_reaches_no_other(shared_set: Path) -> None:

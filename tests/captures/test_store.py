@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kda_lab.captures.format import MANIFEST, manifest_seal
-from kda_lab.captures.store import CaptureDraft, CaptureSet
+from kda_lab.captures.store import CaptureDraft, CaptureSet, write_set
 from kda_lab.errors import CaptureError
 
 
@@ -194,3 +195,29 @@ def test_a_capture_loads_onto_a_gpu_with_its_aliases(small_set: Path) -> None:
     assert {t.device.type for t in (*found.call.inputs.values(), *found.call.outputs.values())} == {"cuda"}
     found.call.inputs["alias"].zero_()
     assert found.call.inputs["x"][:, 2].abs().sum() == 0
+
+
+def test_a_call_s_hash_is_its_file_s_where_that_tells_of_all(
+    tmp_path: Path, small_set: Path, draft: Callable[..., CaptureDraft]
+) -> None:
+    """Also with gathered inputs whose pinned output the file holds; without one, the pool's rows count."""
+    captures = CaptureSet.open(small_set)
+    assert captures.sha256_of("one") == captures.manifest.files["one.safetensors"].sha256
+    with pytest.raises(CaptureError, match="name is 'none'; allowed: one, two"):
+        captures.sha256_of("none")
+    found = []
+    for number in range(2):
+        pool = torch.full((10, 4), float(number))
+        one = replace(draft("one"), pinned={}, producer=None)
+        one = replace(one, call=one.call.with_inputs(rows=pool[one.gathers["rows"].index.long()]))
+        path = write_set(tmp_path / str(number), "test.op", [one], pools={"pool.safetensors": {"rows": pool}})
+        found.append(CaptureSet.open(path))
+    assert len({c.manifest.files["one.safetensors"].sha256 for c in found}) == 1
+    assert found[0].load("one").sha256 != found[1].load("one").sha256
+
+
+def test_the_committed_calls_with_pools_keep_their_hashes() -> None:
+    """Replay records of the committed QSA calls name the hash of each call's own file."""
+    captures = CaptureSet.open(Path(__file__).parents[2] / "data" / "captures" / "qsa.packed_decode")
+    own = [captures.manifest.files[captures.entry(name).file].sha256 for name in captures.names()]
+    assert [captures.sha256_of(name) for name in captures.names()] == own

@@ -36,7 +36,7 @@ def test_an_existing_folder_is_kept_unless_replaced(tmp_path: Path, draft: Draft
     write_set(path, "test.op", [draft("two")], pools=pools, texts={"text.txt": b"read"}, replace=True)
     assert CaptureSet.open(path).names() == ["two"] and CaptureSet.open(path).verify() == []
     assert (path / "text.txt").read_bytes() == b"read"
-    assert [p.name for p in tmp_path.iterdir()] == ["set"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == [".set.lock", "set"]
 
 
 def test_a_failure_half_way_leaves_nothing(
@@ -52,7 +52,7 @@ def test_a_failure_half_way_leaves_nothing(
     with pytest.raises(OSError, match="disk full"):
         write_set(path, "test.op", [draft("two")], pools=pools, replace=True)
     assert CaptureSet.open(path).names() == ["one"]
-    assert [p.name for p in tmp_path.iterdir()] == ["set"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == [".set.lock", "set"]
 
 
 def test_a_gather_that_gives_other_bits_is_refused(tmp_path: Path, draft: Draft, pools: Pools) -> None:
@@ -75,7 +75,7 @@ def test_a_pool_name_that_is_no_plain_name_is_refused(tmp_path: Path, draft: Dra
     """No file is ever written outside the set's folder."""
     with pytest.raises(CaptureError, match=r"file name is .*; allowed: a plain name inside the set"):
         write_set(tmp_path / "set", "test.op", [draft()], pools={name: {"rows": torch.zeros(1)}})
-    assert list(tmp_path.iterdir()) == []
+    assert [p.name for p in tmp_path.iterdir()] == [".set.lock"]
 
 
 def test_what_the_format_forbids_is_refused_on_writing(tmp_path: Path, draft: Draft, pools: Pools) -> None:
@@ -141,3 +141,14 @@ def test_a_writer_leaves_out_what_passes_the_limit(tmp_path: Path, plain: Draft)
 def test_there_is_no_pickle_in_a_set(small_set: Path) -> None:
     """A set holds JSON and safetensors only."""
     assert {path.suffix for path in small_set.iterdir()} == {".json", ".safetensors"}
+
+
+def test_a_set_that_is_being_recorded_is_not_replaced(tmp_path: Path, plain: Draft) -> None:
+    """`write_set` is a writer too: it waits for the folder, and gives it free afterwards."""
+    writer = SetWriter(tmp_path / "live", "test.op")
+    with pytest.raises(CaptureError, match=r"directory is '.*live', which process \d+ is recording into"):
+        write_set(tmp_path / "live", "test.op", [plain("a")], replace=True)
+    writer.close()
+    for name in ("a", "b"):
+        write_set(tmp_path / "live", "test.op", [plain(name)], replace=True)
+    assert CaptureSet.open(tmp_path / "live").names() == ["b"]

@@ -107,3 +107,19 @@ def test_a_rounded_dimension_is_the_least_multiple_that_holds_the_axis(
     assert rounded is not None
     assert rounded % multiple == 0
     assert rounded * divisor >= extent > (rounded - multiple) * divisor
+
+
+@pytest.mark.parametrize("text", ["B+\u0661", "K/\u0661", "K/1\u0666", "ceil\u0664(K)", "ceil4(K/\uff11)", "B+\u00b2"])
+def test_digits_of_other_scripts_are_refused(text: str) -> None:
+    """Only 0 to 9 are digits, though Python would read others as numbers too."""
+    with pytest.raises(ValueError, match=r"a dimension is '.*'; allowed: a number, or an axis name"):
+        parse_dimension(text)
+
+
+@pytest.mark.parametrize("form", ["B+{}", "B-{}", "K/{}", "ceil{}(K)", "ceil4(K/{})"])
+def test_numbers_are_bounded(form: str) -> None:
+    """65536 is the largest constant, divisor and multiple; a longer one is refused, however long."""
+    assert parse_dimension(form.format(65536)).text == form.format(65536)
+    for number in ("65537", "9" * 9, "9" * 10, "9" * 5000):
+        with pytest.raises(ValueError, match=r"a dimension is '.{1,80}'; allowed: .* with numbers up to 65536"):
+            parse_dimension(form.format(number))

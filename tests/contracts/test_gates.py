@@ -47,3 +47,12 @@ def test_values_keep_their_kind() -> None:
     """A number stays a number and a name a name when a contract is read from JSON."""
     assert ScalarGate.model_validate_json('{"kind": "int", "allowed": [1, 2]}').allowed == (1, 2)
     assert ScalarGate.model_validate_json('{"kind": "dtype", "allowed": ["bfloat16"]}').allowed == ("bfloat16",)
+
+
+@pytest.mark.parametrize("name", ["bfloat17", "half", "float", "torch.bfloat16", "", "Tensor", "float\u00b2"])
+def test_a_dtype_is_called_as_torch_calls_it(name: str) -> None:
+    """A name that torch does not know, or an alias that no tensor tells, could never match a call."""
+    with pytest.raises(ValidationError, match=r"a dtype is '.*'; allowed: torch's own name of one, such as 'bfloat16'"):
+        TensorGate.model_validate({"dtypes": ["float16", name], "shape": ["K"]})
+    with pytest.raises(ValidationError, match=r"a dtype is '.*'; allowed: torch's own name of one"):
+        ScalarGate.model_validate({"kind": "dtype", "allowed": ["float16", name]})

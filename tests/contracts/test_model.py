@@ -48,6 +48,14 @@ REFUSED: dict[str, tuple[str, Any, str]] = {
     "dispatched-axis-unknown": ("dispatched.0.axes.X", 1, r"dispatched names the axes \['X'\]"),
     "raise-with-chain": ("fallback", {"kind": "raise", "chain": ["a"]}, "a chain has names, a raise none"),
     "chain-without-names": ("fallback", {"kind": "chain"}, "a chain has names, a raise none"),
+    "chain-with-a-name-twice": (
+        "fallback",
+        {"kind": "chain", "chain": ["a", "b", "a"]},
+        "a fallback chain names 'a' twice; allowed: once",
+    ),
+    "no-callable-rule": ("callable", [], "at least 1 item"),
+    "no-kernel-per-call": ("kernels_per_call", 0, "greater than or equal to 1"),
+    "unknown-dtype": ("tensors.q.dtypes", ["bfloat17"], "a dtype is 'bfloat17'; allowed: torch's own name of one"),
     "qualified-without-evidence": ("architectures.0.evidence", None, "12.1 is qualified without evidence"),
     "evidence-of-another-architecture": (
         "architectures.0.evidence.path",

@@ -346,5 +346,30 @@ def test_an_error_of_the_kernel_comes_through(
     write_kernel("alpha")
     with pytest.raises(RuntimeError, match="thirteen"):
         run(chain_spec, factor=13)
-    assert dispatcher._load(dispatcher.folders()[0]).module.CALLS == [13]
+    assert dispatcher._load(dispatcher.folders()[0], chain_spec).module.CALLS == [13]
     assert dispatcher.statistics().fallbacks == {}
+
+
+def test_a_chain_that_is_not_the_ops_is_refused_when_the_kernel_is_loaded(
+    write_kernel: Write, run: Run, chain_spec: OpSpec, dispatcher: Dispatcher
+) -> None:
+    """A contract that promises other fallbacks than run is refused by a call and by `prepare`, before any import."""
+    write_kernel("alpha", "1 / 0\n", fallback={"kind": "chain", "chain": ["plain", "absent"]})
+    words = r"dispatch: alpha\.fallback is chain plain, absent; allowed: chain absent, plain, as toy\.scale has it"
+    with pytest.raises(KernelLoadError, match=words):
+        run(chain_spec)
+    with pytest.raises(KernelLoadError, match=words):
+        dispatcher.prepare(chain_spec)
+
+
+def test_a_kernel_with_the_name_of_a_registered_function_is_refused(
+    write_kernel: Write, run: Run, dispatcher: Dispatcher
+) -> None:
+    """A chain's name must mean one thing: the first call that reads the contracts says so, and every later one."""
+    write_kernel("alpha")
+    write_kernel("plain")
+    for _ in range(2):
+        with pytest.raises(
+            KernelLoadError, match=r"is 'plain'; allowed: a name that no registered fallback function has"
+        ):
+            run()

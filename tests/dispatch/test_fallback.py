@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,9 +12,10 @@ import pytest
 
 from kda_lab.contracts.facts import CallFacts, TensorFacts
 from kda_lab.contracts.model import Contract
-from kda_lab.dispatch.fallback import FallbackFunction, FallbackVerdict, judge_chain
+from kda_lab.dispatch.fallback import FallbackFunction, FallbackVerdict, chain_reasons, judge_chain
 from kda_lab.dispatch.loader import read_contract
 from kda_lab.errors import Reason
+from kda_lab.ops.protocol import OpSpec
 
 NO = Reason("device.capability", "9.0", "exactly 12.0")
 
@@ -106,3 +108,47 @@ def test_an_answer_that_breaks_is_not_taken_for_a_no() -> None:
 
     with pytest.raises(RuntimeError, match="no answer"):
         judge_chain(("a",), {"a": FallbackFunction("a", print, broken)}, {}, facts(), False)
+
+
+CHAIN = {"kind": "chain", "chain": ["library", "portable"]}
+
+
+@pytest.mark.parametrize(
+    ("kernel", "fallback", "words"),
+    [
+        ("alpha", CHAIN, ""),
+        ("alpha", {"kind": "raise"}, ""),
+        ("portable", {"kind": "raise"}, ""),
+        (
+            "portable",
+            CHAIN,
+            r"portable\.fallback is chain library, portable; allowed: kind 'raise', for a kernel that is",
+        ),
+        (
+            "alpha",
+            {"kind": "chain", "chain": ["portable", "library"]},
+            r"alpha\.fallback is chain portable, library; allowed: chain library, portable, as toy\.scale has it\. The op's",
+        ),
+        (
+            "alpha",
+            {"kind": "chain", "chain": ["library", "portable", "unknown"]},
+            "is chain library, portable, unknown",
+        ),
+        ("alpha", {"kind": "chain", "chain": ["library"]}, "is chain library; allowed: chain library, portable"),
+    ],
+)
+def test_a_contracts_chain_is_its_ops(
+    write_kernel: Callable[..., Path], spec: OpSpec, kernel: str, fallback: Any, words: str
+) -> None:
+    """A chain in another order, with fewer or with unknown names, or of a member itself, is refused with both chains."""
+    contract = read_contract(write_kernel(kernel, fallback=fallback))
+    reasons = chain_reasons(contract, replace(spec, fallback=("library", "portable")), kernel)
+    assert bool(reasons) == bool(words)
+    if words:
+        assert re.search(words, str(reasons[0]))
+
+
+def test_a_chain_where_the_op_has_none_is_refused(write_kernel: Callable[..., Path], spec: OpSpec) -> None:
+    """An op that raises has no chain for a contract to repeat."""
+    contract = read_contract(write_kernel("alpha", fallback=CHAIN))
+    assert [r.allowed for r in chain_reasons(contract, spec, "alpha")] == ["kind 'raise'"]

@@ -86,11 +86,6 @@ def test_imports_are_checked_before_anything_runs(tmp_path: Path) -> None:
         ('"function": "_toy_kernel"', '"function": "_other"', r"CONTRACT\.compile_units\.0 is '_other'"),
         (
             '"language": "triton"',
-            '"language": "cuda"',
-            r"edited\.cu' \(No such file or directory\); allowed: a readable",
-        ),
-        (
-            '"language": "triton"',
             '"language": "cu" + "da"',
             r"CONTRACT\.language is None; allowed: a literal\. It decides",
         ),
@@ -119,6 +114,15 @@ def cuda_copy(tmp_path: Path, old: str = "", new: str = "", device: str | None =
     path.write_text(text.replace(old, new, 1) if old else text)
     path.with_suffix(".cu").write_text(CUDA_TOY.with_suffix(".cu").read_text() if device is None else device)
     return path
+
+
+def test_missing_device_code_is_named(tmp_path: Path) -> None:
+    """A candidate of language cuda without its .cu file is refused with the file's name."""
+    path = cuda_copy(tmp_path)
+    path.with_suffix(".cu").unlink()
+    words = r"export\.declaration: .*copied\.cu' \(No such file or directory\); allowed: a readable"
+    with pytest.raises(ExportError, match=words):
+        read_candidate(path)
 
 
 def test_cuda_candidate_is_two_files_under_one_digest() -> None:

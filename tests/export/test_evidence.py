@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from kda_lab.contracts.model import Declaration
 from kda_lab.errors import ExportError
 from kda_lab.export import evidence
 from kda_lab.export.candidate import Candidate, read_candidate
@@ -16,6 +17,7 @@ from kda_lab.export.evidence import (
     ArchitectureEvidence,
     check_power,
     check_replays,
+    check_scalars,
     check_timing,
     collect,
     consolidated,
@@ -281,3 +283,38 @@ def test_replays_of_a_twin_qualify_nothing(write_run: WriteRun, cuda_records: An
     replays = [move(r) for r in cuda_records.verify() if r["kind"] == "replay"]
     with pytest.raises(ExportError, match=r"runs is no GPU record with source_sha256"):
         collect([write_run(replays)], read_candidate(CUDA_TOY))
+
+
+def two_dtypes(toy: Candidate, *allowed: str) -> Declaration:
+    gate = {"kind": "dtype", "allowed": allowed}
+    return Declaration.model_validate({**toy.declaration.model_dump(), "scalars": {"out_dtype": gate}})
+
+
+def test_every_value_of_a_dtype_needs_a_replay(write_run: WriteRun, records: Any, toy: Candidate) -> None:
+    """Replays of BF16 say nothing of FP32; a record without the field counts for neither, and the run to add is named."""
+    both = two_dtypes(toy, "bfloat16", "float32")
+    one = only(collect([write_run(records.verify())], toy))
+    with pytest.raises(ExportError, match=r"no replay of \['bfloat16', 'float32'\]"):
+        check_scalars(one, both)
+    one.replays[0]["scalars"] = {"out_dtype": "bfloat16"}
+    words = (
+        r"export\.replays: sm90 out_dtype is no replay of \['float32'\]; allowed: a passed replay of each of bfloat16, "
+        r"float32\. Add a run that verifies rows or captures with out_dtype=float32, or narrow"
+    )
+    with pytest.raises(ExportError, match=words):
+        check_scalars(one, both)
+    one.replays[1]["scalars"] = {"out_dtype": "float32"}
+    check_scalars(one, both)
+    summaries = json.loads(consolidated(one, toy))["replays"]
+    assert [r["scalars"]["out_dtype"] for r in summaries] == ["bfloat16", "float32"]
+    one.replays[1]["passed"] = False
+    with pytest.raises(ExportError, match=r"no replay of \['float32'\]"):
+        check_scalars(one, both)
+
+
+def test_one_value_and_other_scalars_need_no_such_replay(write_run: WriteRun, records: Any, toy: Candidate) -> None:
+    """A kernel with one output dtype, or an op without a dtype, is judged by its replays as ever."""
+    one = only(collect([write_run(records.verify())], toy))
+    check_scalars(one, two_dtypes(toy, "bfloat16"))
+    check_scalars(one, toy.declaration)
+    assert "scalars" not in json.loads(consolidated(one, toy))["replays"][0]

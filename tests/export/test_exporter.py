@@ -355,3 +355,46 @@ def test_loader_accepts_the_kernel_after_every_kill(site: Site, run: RunFolder, 
         version = now
     assert version > 1
     assert json.loads((site.kernel / "contract.json").read_text())["version"] == version
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        (
+            '        "v": {',
+            '        "w": {',
+            r"CONTRACT\.tensors is without v; allowed: those of qsa\.packed_decode: q, k, v",
+        ),
+        ('        "v": {', '        "w": {', r"CONTRACT\.tensors is with w; allowed"),
+        ('        "softmax_scale"', '        "scale"', r"CONTRACT\.scalars is without softmax_scale; .*with scale"),
+        (
+            '"fallback": {"kind": "raise"}',
+            '"fallback": {"kind": "chain", "chain": ["plain"]}',
+            r"CONTRACT\.fallback is chain plain; allowed: kind 'raise'",
+        ),
+    ],
+)
+def test_a_declaration_of_another_signature_than_its_ops_is_refused(
+    tmp_path: Path, old: str, new: str, words: str
+) -> None:
+    """Tensors, scalars and the fallback are the op's: each missing and each foreign name is told, before any record."""
+    text = TOY.read_text()
+    assert old in text
+    path = tmp_path / TOY.name
+    path.write_text(text.replace(old, new, 1))
+    with pytest.raises(ExportError, match=rf"(?s)export\.declaration: .*{words}"):
+        judge([], path, [])
+
+
+def test_the_export_asks_for_every_dtype(
+    site: Site, run: RunFolder, quick: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The gate on dtypes is part of the export, which leaves the package as it was."""
+
+    def missing(found: Any, declaration: Any) -> None:
+        raise ExportError("export.replays", f"{found.name} {declaration.kernel}: no replay of float32")
+
+    monkeypatch.setattr(exporter.evidence, "check_scalars", missing)
+    with pytest.raises(ExportError, match="sm90 toy_decode: no replay of float32"):
+        site.export([run])
+    assert site.files() == {}

@@ -86,3 +86,13 @@ def test_limits_follow_what_a_product_s_floor_says(replay: dict[str, Any], floor
     product["checks"][0]["limit"] = largest + 1e-10
     with pytest.raises(ExportError, match=r"limit of error_fp32 is .*The gates of nvfp4\.gemm give that limit"):
         check_limits(product)
+
+
+def test_the_limit_of_single_elements_is_that_of_the_op(replay: dict[str, Any]) -> None:
+    """An element's error over its allowance may be 1, and a record that allows more is refused."""
+    product = {**replay, "op": "nvfp4.gemm", "errors": {"floor": 1.66e-3, "floor_row_max": 1.66e-3}}
+    product["checks"] = [{**check(replay, "row_max"), "name": "element_max", "limit": 1.0}]
+    check_limits(product)
+    product["checks"][0]["limit"] = 1.5
+    with pytest.raises(ExportError, match=r"limit of element_max is 1\.5; allowed: at most 1\."):
+        check_limits(product)

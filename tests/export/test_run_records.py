@@ -99,3 +99,11 @@ def test_copied_run_counts_once(write_run: WriteRun, records: Any) -> None:
 def test_what_counts_as_a_number(value: object, expected: bool) -> None:
     """Whole and floating numbers do; booleans, text, nothing and NaN do not."""
     assert is_finite_number(value) is expected
+
+
+def test_scalars_of_a_record_are_an_object(write_run: WriteRun, records: Any) -> None:
+    """A record may lack them; anything but an object is refused before a gate asks for a value of it."""
+    verify = records.verify()
+    verify[0]["scalars"] = "bfloat16"
+    with pytest.raises(ExportError, match=r"line 1: scalars is 'bfloat16'; allowed: dict"):
+        read_records(write_run(verify).verify_records)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,19 @@ def test_dispatch_is_explained_without_a_gpu(session: ExportSession) -> None:
     refused = session.explain(SET, "tp1-q4-saturated", capability=(12, 1))
     assert refused.kernel == ""
     assert "KDA_LAB_ALLOW_COMPILED=1" in str(refused)
+
+
+def test_a_range_is_shown_with_its_step(session: ExportSession, tmp_path: Path) -> None:
+    """Lists, ranges and the multiples that a range allows are in the table of shapes as refusals word them."""
+    contract = json.loads((ROOT / "kda_lab/kernels/qsa_packed_decode_grouped/contract.json").read_text())
+    stepped = {"B": {"minimum": 2, "maximum": 128, "multiple_of": 2}, "HQ": [12, 24], "HKV": 2}
+    contract["callable"].insert(0, {"axes": stepped, "basis": "test"})
+    session.folder = tmp_path / contract["kernel"]
+    session.folder.mkdir()
+    (session.folder / "contract.json").write_text(json.dumps(contract))
+    shown = session.dispatch_table().to_html()
+    assert "B 2..128 (multiples of 2), HQ 12|24, HKV 2" in shown
+    assert "B 1..128, HQ 24, HKV 2" in shown
 
 
 def test_without_the_facade_there_is_no_pass(session: ExportSession) -> None:

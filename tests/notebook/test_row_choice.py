@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from kda_lab.errors import ParameterError
+from kda_lab.notebook import row_choice
 from kda_lab.notebook.row_choice import chosen_rows
+from kda_lab.ops.registry import load_op
 
 QSA, GEMM = "qsa.packed_decode", "nvfp4.gemm"
 
@@ -30,12 +32,31 @@ def test_published_rows_are_the_sources_own() -> None:
     [
         (QSA, ["published"], [], "The cases of qsa.packed_decode name no published rows"),
         (GEMM, ["published", "tiny_a"], [], "allowed: 'published' alone, or others"),
-        (GEMM, ["published"], [3], "allowed: at least one row"),
+        (GEMM, ["published"], [1, 3], r"batches is \[3\]; allowed: 1, 2, 4, 8, 9, 4369. Name batches and kinds of"),
+        (GEMM, ["published"], [True], r"batches is \[True\]; allowed: 1, 2"),
+        (GEMM, ["tiny_a", "tiny_a"], [1], "groups is .*; allowed: each value once. Given twice: 'tiny_a'"),
+        (GEMM, ["tiny_a"], [1, 9, 1], "batches is .*; allowed: each value once. Given twice: 1"),
         (GEMM, ["tiny_a"], [], "allowed: at least one row"),
         (GEMM, ["huge"], [1], "shape is 'huge'; allowed: '4b_gate_up'"),
     ],
 )
 def test_what_is_refused(op: str, groups: list[str], batches: list[int], words: str) -> None:
-    """An op without published rows, a mixture, no row, an unknown group: each by name."""
+    """An op without published rows, a mixture, no row, an unknown or doubled value: each by name."""
     with pytest.raises(ParameterError, match=words):
         chosen_rows(op, groups, batches, ["random"])
+
+
+@pytest.mark.parametrize("kind", ["randm", "exact"])
+def test_a_kind_that_takes_no_published_row_is_refused(kind: str) -> None:
+    """A misspelt kind, and one that the op knows but its source did not publish, narrow nothing in silence."""
+    with pytest.raises(ParameterError, match=rf"kinds is \['{kind}'\]; allowed: 'random'"):
+        chosen_rows(GEMM, ["published"], [], ["random", kind])
+
+
+def test_values_that_exclude_each_other_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each list names rows there are, but a batch is lost by the other list."""
+    offered = [row_choice.Row(GEMM, f"r{m}", {"M": m, "kind": kind}) for m, kind in ((1, "random"), (2, "exact"))]
+    monkeypatch.setattr(load_op(GEMM).cases, "published", lambda: offered)
+    assert [r.label for r in chosen_rows(GEMM, ["published"], [2], ["exact"])] == ["r2"]
+    with pytest.raises(ParameterError, match=r"batches is \[1\]; allowed: 2. .* none together with the other list"):
+        chosen_rows(GEMM, ["published"], [1, 2], ["exact"])

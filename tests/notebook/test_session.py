@@ -90,6 +90,29 @@ def test_a_run_needs_both_sides(session: Session, kernels: list[str], baselines:
         session.arms("qsa.packed_decode", kernels, baselines)
 
 
+@pytest.mark.parametrize(
+    ("trials", "modes", "words"),
+    [
+        (0, ["cold"], "trials is 0; allowed: at least 1"),
+        ("5", ["cold"], "trials is '5'; allowed: a whole number"),
+        (True, ["cold"], "trials is True; allowed: a whole number"),
+        (5, ["hot"], "mode is 'hot'; allowed: cold, warm, eager, eight"),
+        (5, [], r"modes is \[\]; allowed: a list of cold, warm, eager, eight, each at most once, at least one"),
+        (5, ["cold", "cold"], "modes is .*; allowed: a list of cold"),
+        (5, "cold", "modes is 'cold'; allowed: a list of cold"),
+    ],
+)
+def test_what_cannot_be_timed_is_refused_before_the_replays(
+    session: Session, trials: Any, modes: Any, words: str
+) -> None:
+    """The step that finds the arms refuses them already; the step that times does so for whoever did not say."""
+    with pytest.raises(ParameterError, match=words):
+        session.arms("qsa.packed_decode", ["grouped"], ["per_head"], trials, modes)
+    arms = session.arms("qsa.packed_decode", ["grouped"], ["per_head"], 3, ["cold", "eight"])
+    with pytest.raises(ParameterError, match=words):
+        session.time_rows("qsa.packed_decode", [], arms, trials, modes)
+
+
 def test_a_committed_run_is_judged_again_from_its_records(tmp_path: Path) -> None:
     """The committed H200 replay passes the present rules; the reason becomes part of the sentence."""
     copy = tmp_path / "run"

@@ -10,7 +10,7 @@ import torch
 
 from kda_lab import runtime
 from kda_lab.dispatch.kernel_files import source_digest
-from kda_lab.errors import ParameterError, UnavailableError
+from kda_lab.errors import KernelLoadError, ParameterError, UnavailableError
 from kda_lab.ops import arms
 from kda_lab.ops.protocol import Call, OpSpec
 from kda_lab.ops.registry import load_op
@@ -42,14 +42,45 @@ def test_an_exported_kernel_is_an_arm_too() -> None:
     ("kernels", "baselines", "words"),
     [
         (["grouped2"], ["per_head"], r"kernels is 'grouped2'; allowed: grouped, qsa_packed_decode_grouped"),
+        (["portable"], ["per_head"], r"allowed: grouped, qsa_packed_decode_grouped. It is a kernel of nvfp4.gemm"),
+        (["grouped", "grouped"], ["per_head"], r"kernels is .*; allowed: each once. Twice: grouped"),
+        (["grouped"], ["per_head", "per_head"], r"baselines is .*; allowed: each once. Twice: per_head"),
         (["grouped"], ["perhead"], r"is 'perhead'; allowed: per_head, torch_sdpa, flashinfer_ragged_fa2"),
     ],
-    ids=["kernel", "baseline"],
+    ids=["kernel", "candidate of another op", "doubled kernel", "doubled baseline", "baseline"],
 )
 def test_unknown_names_list_the_known(kernels: list[str], baselines: list[str], words: str) -> None:
     """A misspelt name says which there are."""
     with pytest.raises(ParameterError, match=words):
         arms.chosen_arms(OP, kernels, baselines, CANDIDATES, EXPORTED)
+
+
+def test_an_exported_kernel_of_another_op_is_refused() -> None:
+    """It is there, but its contract is another op's; the allowed names are those of the op asked for."""
+    words = r"kernels is 'qsa_packed_decode_grouped'; allowed: (?!.*grouped,).*portable.* a kernel of qsa.packed_decode"
+    with pytest.raises(ParameterError, match=words):
+        arms.chosen_arms("nvfp4.gemm", ["qsa_packed_decode_grouped"], ["cublas_bf16"], CANDIDATES, EXPORTED)
+    with pytest.raises(ParameterError, match=r"op is 'nvfp4'; allowed: 'nvfp4.gemm', 'qsa.packed_decode'"):
+        arms.chosen_arms("nvfp4", ["portable"], ["cublas_bf16"], CANDIDATES, EXPORTED)
+
+
+def test_a_candidate_in_the_folder_of_another_op_is_refused(tmp_path: Path) -> None:
+    """Its CONTRACT counts, not where it lies."""
+    (tmp_path / "nvfp4.gemm").mkdir()
+    shutil.copy(CANDIDATES / OP / "grouped.py", tmp_path / "nvfp4.gemm")
+    words = "kernels of nvfp4.gemm is 'grouped'; allowed: grouped. Its CONTRACT is of qsa.packed_decode"
+    with pytest.raises(ParameterError, match=words):
+        arms.chosen_arms("nvfp4.gemm", ["grouped"], ["cublas_bf16"], tmp_path, EXPORTED)
+
+
+def test_a_kernel_whose_contract_cannot_be_read_says_why(tmp_path: Path) -> None:
+    """A broken folder refuses its own name only, with the loader's reason."""
+    for text in ("{", "[]"):
+        (tmp_path / "broken").mkdir(exist_ok=True)
+        (tmp_path / "broken" / "contract.json").write_text(text)
+        with pytest.raises(KernelLoadError):
+            arms.chosen_arms(OP, ["broken"], ["per_head"], CANDIDATES, tmp_path)
+        assert arms.chosen_arms(OP, ["grouped"], ["per_head"], CANDIDATES, tmp_path)[0][0].name == "grouped"
 
 
 @pytest.mark.parametrize(

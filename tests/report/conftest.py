@@ -266,7 +266,7 @@ def chain_run(folder: Path, trials: int = 5) -> RunFolder:
             ]
             rows = [_product(row, mode, arm, role, us * share) for arm, role, share in factors]
             for record in timing_records(rows, trials):
-                median = us * dict((a, share) for a, _, share in factors)[record["arm"]] * _jitter(record)
+                median = us * {a: share for a, _, share in factors}[record["arm"]] * _jitter(record)
                 timed.append({**record, "median_us": median, "samples_us": [median], "protocol": label})
     write_json_lines(run.timing_records, timed)
     return run

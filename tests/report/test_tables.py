@@ -134,9 +134,15 @@ def test_a_surviving_mutant_is_said() -> None:
 def test_refusals_and_stress() -> None:
     """Refusals keep their reason, stress its launches and its verdict."""
     refused = tables.refused_table(
-        [{"row": "r", "arm": "a", "role": "peer", "reason": "no driver"}, {"arm": "b", "reason": "x"}]
+        [
+            {"row": "r", "arm": "a", "role": "peer", "reason": "no driver"},
+            {"arm": "b", "reason": "x"},
+            {"arm": "c", "role": "policy", "reason": "y", "layers": 4},
+        ]
     )
-    assert refused.lines == (("r", "a", "peer", "no driver"), ("all", "b", "", "x"))
+    assert refused.lines == (
+        ("r", "a", "peer", "no driver"), ("all", "b", "", "x"), ("in the chain", "c", "policy", "y"),
+    )  # fmt: skip
     stress = {
         "capture": "c",
         "arm": "a",

@@ -7,8 +7,20 @@ import re
 from pathlib import Path
 
 import pytest
-from toy_op import BoundArm, make_capture, make_named_op, make_op, reference, without, write
+from toy_op import (
+    LENGTHS,
+    BoundArm,
+    judge,
+    make_capture,
+    make_element_op,
+    make_named_op,
+    make_op,
+    reference,
+    without,
+    write,
+)
 
+from kda_lab.errors import VerificationError
 from kda_lab.ops.protocol import FunctionArm
 from kda_lab.ops.registry import load_op
 from kda_lab.verify import replay
@@ -126,4 +138,40 @@ def test_records_know_the_checks_of_their_op() -> None:
     assert checks_of_name("nowhere.at_all") == CHECKS == checks_of_name("qsa.packed_decode")
     names = [check.name for check in checks_of_name("nvfp4.gemm")]
     assert names == [check.name for check in checks_of(load_op("nvfp4.gemm"))]
-    assert names[9:11] == ["changed_x", "changed_alpha"]
+    assert names[3:5] == ["row_max", "element_max"]
+    assert names[10:12] == ["changed_x", "changed_alpha"]
+
+
+def test_elements_are_judged_where_the_op_says_how() -> None:
+    """An oracle with an `allowance` adds one check behind `row_max`, which needs evidence as all others do."""
+    names = [check.name for check in checks_of(make_element_op())]
+    assert names == [*EXPECTED_NAMES[:4], "element_max", *EXPECTED_NAMES[4:]]
+    check = checks_of(make_element_op())[4]
+    result = check.result(Observation(reference(), failure="bind: RuntimeError: no"))
+    assert result is not None
+    assert not result.passed
+    assert not result.evaluated
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_one_element_is_seen_on_every_contents(is_late: bool) -> None:
+    """An element that is off by less than the other limits fails the check, or that of the contents it is wrong on."""
+
+    def run(call) -> None:
+        write(call)
+        if (call.inputs["cu"].diff().tolist() == list(LENGTHS)) != is_late:
+            call.outputs["out"][1, 1, 1] *= 1.016
+
+    assert judge(FunctionArm("late", run)).passed
+    failed = replay(make_element_op(), FunctionArm("late", run), make_capture(), "cpu").failed
+    assert failed == (("changed_lengths_shorter", "changed_lengths_longer") if is_late else ("element_max",))
+
+
+@pytest.mark.parametrize(
+    ("factor", "message"),
+    [(-1.0, r"holds \d+ values below 0; allowed: 0 or more"), (math.nan, r"holds \d+ values that are not finite")],
+)
+def test_a_senseless_allowance_is_refused(factor: float, message: str) -> None:
+    """A negative allowance, or one that is no number, would judge at random."""
+    with pytest.raises(VerificationError, match=rf"allowance on original contents of toy {message}"):
+        replay(make_element_op(factor), FunctionArm("right", write), make_capture(), "cpu")

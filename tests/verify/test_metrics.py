@@ -101,3 +101,26 @@ def test_within_is_fail_closed(value: float, limit: float) -> None:
     """A pass needs two finite numbers in order."""
     finite = math.isfinite(value) and math.isfinite(limit)
     assert metrics.within(value, limit) == (finite and value <= limit)
+
+
+def test_the_worst_element_against_its_allowance() -> None:
+    """Errors 0.5, 0 and 3 over allowances 1, 0 and 2 give 1.5; an error without an allowance is infinite."""
+    reference, allowance = torch.tensor([1.0, 2.0, 3.0]), torch.tensor([1.0, 0.0, 2.0])
+    assert metrics.element_max(torch.tensor([1.5, 2.0, 0.0]), reference, allowance) == 1.5
+    assert metrics.element_max(torch.tensor([1.5, 2.1, 0.0]), reference, allowance) == math.inf
+    assert math.isnan(metrics.element_max(torch.tensor([math.nan, 2.0, 3.0]), reference, allowance))
+    assert metrics.element_max(torch.empty(0), torch.empty(0), torch.empty(0)) == 0.0
+    with pytest.raises(VerificationError, match="output shape is"):
+        metrics.element_max(reference, reference, allowance[:2])
+
+
+@pytest.mark.parametrize("chunk", [1, 4, 100])
+def test_chunks_make_no_difference(monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
+    """The worst element is found, and a NaN too, in whichever piece it lies."""
+    monkeypatch.setattr(metrics, "CHUNK", chunk)
+    reference, allowance = torch.arange(12.0).view(3, 4).t(), torch.full((4, 3), 0.5)
+    value = reference.clone()
+    value[1, 2] += 3
+    assert metrics.element_max(value, reference, allowance) == 6.0
+    value[0, 0] = math.nan
+    assert math.isnan(metrics.element_max(value, reference, allowance))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 from toy_op import MUTANTS, BoundArm, judge, make_capture, make_op, reference, write
 
 from kda_lab.ops.protocol import FunctionArm
-from kda_lab.verify import gate_power, stress
+from kda_lab.verify import gate_power, replay, stress
 from kda_lab.verify.records import number, power_record, refused_record, stress_record, to_record
 
 
@@ -33,6 +34,18 @@ def test_replay_record() -> None:
     assert set(record["checks"][0]) == {"name", "passed", "value", "limit", "detail"}
     assert record["errors"]["fp32"] == done.errors["fp32"]
     assert record["provenance"] == {"git": "x"}
+
+
+def test_records_of_an_op_with_dtypes_say_their_values() -> None:
+    """`scalars` holds the dtype scalars of the capture, and no others; an op without such has no such field."""
+    op, capture = make_op(), make_capture()
+    assert "scalars" not in to_record(replay(op, FunctionArm("right", write), capture, "cpu"), "candidate", {})
+    op.spec = replace(op.spec, scalars=("scale", "out_dtype"), dtypes=("out_dtype",))
+    call = replace(capture.call, scalars={**capture.call.scalars, "out_dtype": "bfloat16"})
+    done = replay(op, FunctionArm("right", write), replace(capture, call=call), "cpu")
+    record = to_record(done, "candidate", {})
+    assert record["scalars"] == {"out_dtype": "bfloat16"}
+    assert strict(record) == record
 
 
 def test_values_that_are_not_finite_become_null_with_words() -> None:

@@ -198,9 +198,10 @@ def test_a_record_needs_the_checks_of_its_op(passed: list[dict]) -> None:
     records = copy.deepcopy(passed)
     for record in records:
         record["op"] = "nvfp4.gemm"
-    wanted = [f"right on toy-a: check changed_{name} is missing" for name in ("x", "alpha")]
+    wanted = [f"right on toy-a: check {name} is missing" for name in ("element_max", "changed_x", "changed_alpha")]
     assert [f for f in judge(records).failures if f.startswith("right")] == wanted
     # Both replays of the fixture share their checks.
     for old, new in (("changed_lengths_shorter", "changed_x"), ("changed_lengths_longer", "changed_alpha")):
         check(records[0], old)["name"] = new
+    records[0]["checks"].append({**check(records[0], "row_max"), "name": "element_max"})
     assert judge(records).passed

@@ -169,6 +169,13 @@ def make_named_op(first: str = "x", second: str = "scale") -> SimpleNamespace:
     return op
 
 
+def make_element_op(factor: float = 1.0) -> SimpleNamespace:
+    """The toy op, with an allowance of 1 % of the FP64 result for each element."""
+    op = make_op()
+    op.oracle.allowance = lambda call, fp64: {n: t.abs() * 0.01 * factor for n, t in fp64.items()}
+    return op
+
+
 @dataclass
 class BoundArm:
     """An arm from a function that binds one call, with optional state."""
@@ -228,6 +235,7 @@ __all__ = [
     "limits",
     "make_call",
     "make_capture",
+    "make_element_op",
     "make_named_op",
     "make_op",
     "reference",

@@ -49,6 +49,8 @@ CHANGES = ("x", "alpha")
 ALIGNMENT_BYTES = 256
 SIGN_BITS = 0x88
 """Flipping them negates both codes of a byte."""
+CHANGED_MANTISSA = 1 + 2.0**-8 + 2.0**-13
+"""Of a changed alpha that need not be a power of two: rounding it to BF16 either way, or to FP16, moves it."""
 EDGE_SHAPE = (4, 48, 128)
 """(M, N, K) of the edge calls."""
 
@@ -104,9 +106,9 @@ def make_sets(row: Row, count: int, seed: int, device: torch.device | str) -> li
 
 
 def with_guard_rows(call: Call, count: int = 0) -> Call:
-    """The call with NaN (0x7F) in every padding row of both scale containers; a kernel must not let it leak.
+    """The call with NaN (0x7F) in all padding of both scale containers, rows and columns: a kernel must not let it leak.
 
-    Padding columns stay as they are. `count` is ignored: the padding of a container is fixed by its layout.
+    `count` is ignored: the padding of a container is fixed by its layout.
     """
     M, N, K = _axes(call)
     return call.with_inputs(
@@ -142,9 +144,15 @@ def changed(call: Call, which: str, seed: int, source: Call | None = None) -> di
     new = {"x_fp4": x_fp4, "x_sf": x_sf.view(call.inputs["x_sf"].dtype)}
     if which == "alpha":
         alpha = call.inputs["alpha"]
-        # A power of two keeps the rows exact whose alpha is one.
-        new["alpha"] = torch.where(alpha == 0, torch.full_like(alpha, 0.5), alpha * -0.25)
+        new["alpha"] = _another_alpha(alpha, 1.0 if call.facts.get("kind") == "exact" else CHANGED_MANTISSA)
     return new
+
+
+def _another_alpha(alpha: torch.Tensor, mantissa: float) -> torch.Tensor:
+    """Alpha with the other sign, an exponent less by two, and this mantissa; -0.5 · mantissa in the place of 0."""
+    exponent = torch.frexp(alpha).exponent - 3
+    magnitude = torch.where(alpha == 0, torch.full_like(alpha, 0.5), exponent.double().exp2().to(alpha.dtype))
+    return torch.where(alpha < 0, magnitude, -magnitude) * mantissa
 
 
 def shuffled(call: Call, seed: int) -> dict[str, torch.Tensor]:
@@ -243,7 +251,7 @@ def _reordered(source: Call, seed: int) -> operands.Rows:
 
 
 def _guarded(container: torch.Tensor, rows_: int, K: int) -> torch.Tensor:
-    live = torch.full((rows_, layouts.round_up(K // BLOCK, layouts.ATOM_COLUMNS)), 0xFF, dtype=torch.uint8)
+    live = torch.full((rows_, K // BLOCK), 0xFF, dtype=torch.uint8)
     is_live = layouts.swizzle_128x4(live.to(container.device)).bool()
     data = e4m3.as_bytes("container", container)
     return torch.where(is_live, data, torch.full_like(data, e4m3.NAN_BYTE)).view(container.dtype)

@@ -60,7 +60,8 @@ class Gemm:
 
     codes: Callable[[], torch.Tensor] = code_values
     scales: Callable[[], torch.Tensor] = scale_values
-    """Of the weight; activations are decoded rightly."""
+    """Of the weight."""
+    x_scales: Callable[[], torch.Tensor] = scale_values
     order: Callable[[torch.Tensor], torch.Tensor] = interleaved
     """Which k each nibble of a weight byte holds."""
     x_layout: ReadScales = layouts.unswizzle_128x4
@@ -75,7 +76,7 @@ class Gemm:
         """[M, K] fp32 activations, without the global scale."""
         M, _, K = geometry(call)
         x_sf = self.x_layout(call.inputs["x_sf"], M, K // BLOCK)
-        return dequantised(call.inputs["x_fp4"], x_sf, code_values(), scale_values(), interleaved)
+        return dequantised(call.inputs["x_fp4"], x_sf, code_values(), self.x_scales(), interleaved)
 
     def weight_scales(self, call: Call) -> torch.Tensor:
         """[N, K/16] scale bytes of the weight."""

@@ -44,6 +44,12 @@ def scales_bias_8() -> torch.Tensor:
     return torch.where(torch.arange(256) & 0x7F >= 8, values / 2, values)
 
 
+def scales_flushed() -> torch.Tensor:
+    """Subnormal scale bytes flushed to zero."""
+    values = emulated.scale_values()
+    return torch.where(torch.arange(256) & 0x7F < 8, torch.zeros_like(values), values)
+
+
 def nibbles_swapped(values: torch.Tensor) -> torch.Tensor:
     """The high nibble as the even k."""
     return values.flip(2).flatten(1)
@@ -156,6 +162,48 @@ def padding_scales(container: torch.Tensor, row: int, K: int) -> torch.Tensor:
     if row >= container.shape[0]:
         return torch.zeros((), device=container.device)
     return e4m3.decode(layouts.unswizzle_128x4(container, row + 1, K // BLOCK))[row].sum()
+
+
+def reads_padding_columns(call: Call, value: torch.Tensor) -> torch.Tensor:
+    """The last tile of K is wider than K: zero codes meet the scales of both containers behind column K / 16."""
+    M, N, K = geometry(call)
+    x = padding_column_scales(call.inputs["x_sf"], M, K)
+    return value + 0 * (x[:, None] + padding_column_scales(call.inputs["weight_sf"].t(), N, K)[None, :])
+
+
+def padding_column_scales(container: torch.Tensor, rows: int, K: int) -> torch.Tensor:
+    """[rows] sums of the scales in the padding columns of a container."""
+    columns = container.shape[1]
+    return e4m3.decode(layouts.unswizzle_128x4(container, rows, columns))[:, K // BLOCK :].sum(1)
+
+
+def typical_element(value: torch.Tensor) -> tuple[int, int]:
+    """Row and column of the element with the largest mantissa among those of a magnitude above the median.
+
+    It is no outlier, so that a row hides it, and the ulp of a narrow dtype is the smallest share of it.
+    """
+    magnitude = value.abs()
+    mantissa = torch.frexp(magnitude).mantissa
+    index = int(torch.where(magnitude >= magnitude.median(), mantissa, torch.zeros_like(mantissa)).argmax())
+    return divmod(index, value.shape[1])
+
+
+def column_off(call: Call, value: torch.Tensor) -> torch.Tensor:
+    """One column, that of a typical element, is too large by 1 %."""
+    wrong = value.clone()
+    wrong[:, typical_element(value)[1]] *= 1.01
+    return wrong
+
+
+def element_times(factor: float) -> Callable[[Call, torch.Tensor], torch.Tensor]:
+    """A typical element is too large or small by a factor."""
+
+    def adjust(call: Call, value: torch.Tensor) -> torch.Tensor:
+        wrong = value.clone()
+        wrong[typical_element(value)] *= factor
+        return wrong
+
+    return adjust
 
 
 def truncate(value: torch.Tensor, out: torch.Tensor) -> None:

@@ -26,8 +26,8 @@ FEW_FOR_TWO_ROUNDINGS = 1024
 """The same for a second rounding, which turns 1.66e-3 into 2.3e-3 only."""
 SECOND_ROUNDING = (1.002, 1.96)
 """Mantissas of alpha for which a second rounding costs as much: it does less near a power of two."""
-SEEN_ALPHA_ERROR = {torch.float32: 2e-5, torch.bfloat16: 2e-3}
-"""Relative error of alpha that outputs of a dtype must show; rounding to BF16 moves alpha by up to 3.9e-3."""
+SEEN_MANTISSA = 1.4
+"""1 % of a number with this mantissa is 1.8 ulp of BF16: after its rounding, still more than one."""
 
 
 @dataclass(frozen=True)
@@ -132,12 +132,43 @@ def _rounds_twice(call: Call) -> bool:
 
 
 def _loses_alpha(call: Call) -> bool:
-    """Whether rounding alpha to BF16 moves it by more than the output's own rounding lets through."""
-    alpha, dtype = float(call.inputs["alpha"]), call.outputs["out"].dtype
-    if alpha == 0 or (dtype == torch.bfloat16 and not _rounds(call)):
+    """Whether outputs can show an alpha that was rounded to BF16: if not the call's own, the changed one."""
+    out, ones = call.outputs["out"], torch.ones_like(call.inputs["alpha"])
+    enough = out.dtype == torch.float32 or out.numel() >= FEW_OUTPUTS
+    return enough and call.facts.get("kind") != "exact" and _is_alive(call.with_inputs(alpha=ones))
+
+
+def _has_typical(call: Call) -> bool:
+    """Whether the output has an element of which 1 % is more than 1.5 ulp."""
+    if not _is_alive(call):
         return False
-    error = abs(float(call.inputs["alpha"].bfloat16()) / alpha - 1)
-    return error > SEEN_ALPHA_ERROR[dtype] and _is_alive(call)
+    value = Gemm().output(call)
+    element = value[mistakes.typical_element(value)].abs().cpu()
+    return bool(element > 0) and 2 * float(torch.frexp(element).mantissa) >= SEEN_MANTISSA
+
+
+def _row_is_subnormal(name: str) -> Callable[[Call], bool]:
+    """Whether an operand has a row with nonzero codes and with subnormal scales alone."""
+
+    def applies(call: Call) -> bool:
+        M, N, K = geometry(call)
+        container, codes, rows = (
+            (call.inputs[name], call.inputs["x_fp4"], M)
+            if name == "x_sf"
+            else (call.inputs[name].t(), call.inputs["weight"].t(), N)
+        )
+        magnitude = layouts.unswizzle_128x4(container, rows, K // BLOCK).view(torch.uint8) & 0x7F
+        subnormal = ((magnitude < 8) & (magnitude > 0)).any(1) & (magnitude < 8).all(1)
+        return _is_alive(call) and bool((subnormal & (codes & 0x77).any(1)).any())
+
+    return applies
+
+
+def _leaks_columns(call: Call) -> bool:
+    """Whether a padding column of either container holds a NaN scale."""
+    M, N, K = geometry(call)
+    x = mistakes.padding_column_scales(call.inputs["x_sf"], M, K)
+    return bool(x.isnan().any() | mistakes.padding_column_scales(call.inputs["weight_sf"].t(), N, K).isnan().any())
 
 
 def _plain(
@@ -161,6 +192,8 @@ def _misread(name: str, what: str, tensor: str, read: ReadScales) -> Mutant:
 
 _LINEAR = by_offset(mistakes.linear)
 _ALIVE = (_is_alive, "the right output is zero")
+_TYPICAL = (_has_typical, "the right output is zero, or so small that 1 % of no element shows")
+_NO_SUBNORMAL = "no {} row has subnormal scales alone, and beside larger ones they add less than an output shows"
 _FEW = "the output is FP32, zero, or has under {} elements, too few to tell one rounding from another"
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -207,6 +240,20 @@ MUTANTS: tuple[Mutant, ...] = (
         _decodes_otherwise(mistakes.scales_bias_8),
         "every scale is zero or subnormal, or the right output is zero",
     ),
+    _plain(
+        "scale_subnormal_flushed",
+        "Subnormal scale bytes of the weight are taken for zero.",
+        Gemm(scales=mistakes.scales_flushed),
+        _row_is_subnormal("weight_sf"),
+        _NO_SUBNORMAL.format("weight"),
+    ),
+    _plain(
+        "x_scale_subnormal_flushed",
+        "The same for activations.",
+        Gemm(x_scales=mistakes.scales_flushed),
+        _row_is_subnormal("x_sf"),
+        _NO_SUBNORMAL.format("activation"),
+    ),
     _misread("scales_linear", "Swizzled weight scales are read as linear.", "weight_sf", _LINEAR),
     _misread("x_scales_linear", "Swizzled activation scales are read as linear.", "x_sf", _LINEAR),
     _misread("scales_8x4", "Weight scales are read in the 8x4 layout.", "weight_sf", by_offset(mistakes.small_atoms)),
@@ -245,7 +292,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "alpha is rounded to BF16 first.",
         Gemm(alpha=lambda alpha: alpha.bfloat16().float()),
         _loses_alpha,
-        "alpha is so near to a BF16 value that the rounding of the output hides it, or the output is zero or tiny",
+        "alpha stays a power of two in rows of the kind exact; or the output is zero or has under 128 elements",
     ),
     _plain(
         "last_tile_dropped",
@@ -293,6 +340,16 @@ MUTANTS: tuple[Mutant, ...] = (
         _leaks("weight_sf", lambda call: geometry(call)[1]),
         "there is no padding row, or it holds no NaN",
     ),
+    _plain(
+        "padding_column_read",
+        "Scales of padding columns are multiplied by zero instead of left alone.",
+        Gemm(adjust=mistakes.reads_padding_columns),
+        _leaks_columns,
+        "K / 16 is a multiple of four, so that there is no padding column, or none holds NaN",
+    ),
+    _plain("column_off", "One column is too large by 1 %.", Gemm(adjust=mistakes.column_off), *_TYPICAL),
+    _plain("element_off", "One element is too large by half.", Gemm(adjust=mistakes.element_times(1.5)), *_TYPICAL),
+    _plain("element_zero", "One element is zero.", Gemm(adjust=mistakes.element_times(0.0)), *_TYPICAL),
     _plain(
         "store_truncates",
         "The store rounds towards zero.",

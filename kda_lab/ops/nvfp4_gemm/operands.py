@@ -46,6 +46,12 @@ class Scales:
 
 
 LOG_UNIFORM = Scales(0x18, 0x58)
+ANY, SUBNORMAL = Scales(0x01, 0x7E), Scales(0x01, 0x07)
+PERIOD, PHASE = 8, 1
+"""In the kind any_scale, the rows 1, 9, 17, … of either operand have subnormal scales alone: beside larger scales they
+would add nothing that an output shows."""
+SUBNORMAL_X = 2.0**-15
+"""Moves the scales of a calibrated token, 32 to 448, to 2^-10 to 7 * 2^-9."""
 WEIGHT_SCALES = {
     "random": LOG_UNIFORM,
     "fp32": LOG_UNIFORM,
@@ -53,7 +59,7 @@ WEIGHT_SCALES = {
     # most 6 * 6 * 2 = 72, so a sum over K <= 29127 stays below 2^21. Such sums need 24 bits: FP32 holds each partial
     # sum exactly, whatever the order, and a power-of-two alpha only moves the exponent.
     "exact": Scales(0x30, 0x40, 8),
-    "any_scale": Scales(0x01, 0x7E),
+    "any_scale": ANY,
 }
 """Kind of row to the bytes of its weight scales. LOG_UNIFORM spans 2^-4 to 2^4."""
 CALIBRATED = Scales(X_SCALES.start, X_SCALES.stop - 1)
@@ -87,7 +93,11 @@ def random_bytes(shape: tuple[int, ...], draw: torch.Generator) -> torch.Tensor:
 
 def draw_weight(N: int, K: int, kind: str, draw: torch.Generator) -> Rows:
     """A weight of uniform codes and of the kind's scales."""
-    return Rows(random_bytes((N, K // 2), draw), WEIGHT_SCALES[kind].draw((N, K // 16), draw))
+    packed, scales = random_bytes((N, K // 2), draw), WEIGHT_SCALES[kind].draw((N, K // 16), draw)
+    if kind == "any_scale":
+        few = scales[PHASE::PERIOD]
+        few.copy_(SUBNORMAL.draw(tuple(few.shape), draw))
+    return Rows(packed, scales)
 
 
 def draw_activations(M: int, K: int, kind: str, draw: torch.Generator) -> Activations:
@@ -98,6 +108,8 @@ def draw_activations(M: int, K: int, kind: str, draw: torch.Generator) -> Activa
         scales = torch.full((M, K // 16), ONE, dtype=torch.uint8, device=draw.device)
         return Activations(e2m1.pack(e2m1.encode(x * EXACT_X_SPREAD)), scales, one)
     global_scale = quantise.global_scale_of(x)
+    if kind == "any_scale":
+        x[PHASE::PERIOD] *= SUBNORMAL_X
     found = quantise.quantise(x, global_scale)
     return Activations(found.packed, found.scales, one / global_scale)
 

@@ -24,6 +24,10 @@ ROOM = "nvfp4.gemm"
 BLOCK = 16
 DOUBLED = (0, 1, 2, 3, 4, 6, 8, 12)
 """Twice the value of each E2M1 magnitude."""
+ACCUMULATION = 1e-5
+"""Share of sum |terms| that FP32 accumulation may lose; see README.md for what kernels lose."""
+BF16_BITS, LEAST_BF16 = 8, -133
+"""Significant bits of BF16, and the exponent of its smallest value."""
 UNIT_BITS = 2 * 1 + 2 * 9
 """A product of two integers below counts units of 2^-20: codes are halves, scales are multiples of 2^-9."""
 CPU_ELEMENTS, CUDA_ELEMENTS = 1 << 21, 1 << 26
@@ -73,6 +77,25 @@ def emulate(call: Call) -> dict[str, torch.Tensor]:
     return {"out": exact.to(call.outputs["out"].dtype)}
 
 
+def allowance(call: Call, exact: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """How far each output of a right kernel may lie from the exact one: `{"out": [M, N] fp32}`.
+
+    One ulp for BF16 outputs, and `ACCUMULATION` · |alpha| · sum_k |terms| for the order of summation. Where every
+    exact output is representable, as in rows of the kind exact, 0.
+
+    Args:
+        exact: what `oracle_fp64` gives for the call.
+    """
+    value, dtype = exact["out"], call.outputs["out"].dtype
+    parts = [value[:, part] for part in _parts(value.shape[1], value.shape[0], value.device)]
+    if all(torch.equal(part, part.to(dtype).double()) for part in parts):
+        return {"out": torch.zeros_like(value, dtype=torch.float32)}
+    allowed = _sums_of_magnitudes(call).mul_(ACCUMULATION * call.inputs["alpha"].abs())
+    if dtype == torch.bfloat16:
+        allowed.add_(torch.cat([_bf16_ulp(part) for part in parts], 1))
+    return {"out": allowed}
+
+
 def geometry(call: Call) -> tuple[int, int, int]:
     """(M, N, K) of a call, from the shapes of its codes.
 
@@ -103,6 +126,26 @@ def full_fp32() -> Iterator[None]:
     finally:
         for backend, precision in zip(backends, before, strict=True):
             backend.fp32_precision = precision
+
+
+def _sums_of_magnitudes(call: Call) -> torch.Tensor:
+    """[M, N] fp32 sums over K of |terms|, before alpha."""
+    M, N, K = geometry(call)
+    x = quantise.dequantise(call.inputs["x_fp4"], layouts.unswizzle_128x4(call.inputs["x_sf"], M, K // BLOCK)).abs_()
+    scales = layouts.unswizzle_128x4(call.inputs["weight_sf"].t(), N, K // BLOCK)
+    weight = call.inputs["weight"].t()
+    out = torch.empty(M, N, dtype=torch.float32, device=call.device)
+    with full_fp32():
+        for part in _parts(N, K, call.device):
+            out[:, part] = x @ quantise.dequantise(weight[part], scales[part]).abs_().t()
+    return out
+
+
+def _bf16_ulp(value: torch.Tensor) -> torch.Tensor:
+    """Distance of the BF16 numbers around each value, fp32."""
+    exponent = torch.frexp(value).exponent - BF16_BITS
+    least = torch.full_like(exponent, LEAST_BF16)
+    return torch.where(value == 0, least, exponent.clamp(min=LEAST_BF16)).double().exp2().float()
 
 
 def _parts(N: int, K: int, device: torch.device) -> Iterator[slice]:

@@ -7,12 +7,12 @@ import statistics
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from kda_lab.errors import Reason, TimingError
 from kda_lab.run_folder import RunFolder
 from kda_lab.timing.protocol import COLD_L2_MULTIPLE
-from kda_lab.timing.records import Recheck, TelemetryRecord
+from kda_lab.timing.records import Recheck, TelemetryRecord, checked
 
 FILE = "chain.jsonl"
 Role = Literal["reference", "control", "policy", "baseline", "peer", "state"]
@@ -130,15 +130,4 @@ def validated(record: dict[str, Any]) -> dict[str, Any]:
     model = _MODELS.get(str(record.get("kind")))
     if model is None:
         raise TimingError("timing", [Reason("record.kind", repr(record.get("kind")), ", ".join(_MODELS))])
-    try:
-        return model.model_validate(record).model_dump(mode="json")
-    except ValidationError as error:
-        reasons = [
-            Reason(
-                ".".join(["record", *(str(part) for part in e["loc"])]),
-                repr(e["input"])[:120],
-                e["msg"].removeprefix("Value error, "),
-            )
-            for e in error.errors()
-        ]
-        raise TimingError("timing", reasons) from error
+    return checked(model, record)

@@ -253,7 +253,7 @@ CONTRACT = {
         "alpha": {"dtypes": ("float32",), "shape": (1,), "alignment_bytes": 4},
         "out": {"dtypes": ("bfloat16", "float32"), "shape": ("M", "N"), "alignment_bytes": 4, "optional": True},
     },
-    "scalars": {"out_dtype": {"kind": "dtype", "allowed": ("bfloat16", "float32"), "optional": True}},
+    "scalars": {"out_dtype": {"kind": "dtype", "allowed": ("bfloat16", "float32")}},
     "callable": (
         {
             "axes": {

@@ -232,7 +232,7 @@ struct Cursor {
         tile = new_tile;
         step = new_step;
         int n = first_row(tile, lane), byte = step * STEP_BYTES + (lane & 3) * 16;
-        u64 row_bytes = p.K / 2, atoms = (p.K + 63) / 64;
+        u64 row_bytes = p.K / 2, atoms = p.K / 64;
         // Rows behind N are read from the last row, and their results are not stored.
         row = p.weight + min(n, p.N - 1) * row_bytes + byte;
         far_row = p.weight + min(n + 32, p.N - 1) * row_bytes + byte;

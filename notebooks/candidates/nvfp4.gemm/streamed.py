@@ -87,9 +87,9 @@ CONTRACT = {
             "axes": {
                 "M": {"minimum": 1, "maximum": MAX_M},
                 "N": {"minimum": 1, "maximum": MAX_N},
-                "K": {"minimum": 64, "maximum": MAX_K, "multiple_of": 32},
+                "K": {"minimum": 64, "maximum": MAX_K, "multiple_of": 64},
             },
-            "basis": "16-byte pieces of rows; x of one CTA's share of K fits into shared memory",
+            "basis": "whole atoms of scales; x of one CTA's share of K fits into shared memory",
         },
     ),
     "fallback": {"kind": "chain", "chain": ("flashinfer_mm_fp4", "nvfp4_gemm_portable")},
@@ -178,7 +178,7 @@ def gemm(
     """y[m, n] = alpha · sum_k a(m, k) · sfa(m, k // 16) · w(n, k) · sfw(n, k // 16), rounded once at the store.
 
     Args:
-        x_fp4:     [M, K/2] uint8, row-major, M 1 to 16, K a multiple of 32; low nibble = even k.
+        x_fp4:     [M, K/2] uint8, row-major, M 1 to 16, K a multiple of 64; low nibble = even k.
         weight:    [K/2, N] uint8, strides (1, K/2).
         x_sf:      [ceil128(M), ceil4(K/16)] uint8 or float8_e4m3fn, bytes in the 128x4 swizzle.
         weight_sf: [ceil4(K/16), ceil128(N)], transposed view, likewise.
@@ -231,8 +231,8 @@ def _checked_shape(*operands: torch.Tensor) -> tuple[int, int, int]:
     if x_fp4.dim() != 2 or weight.dim() != 2:
         raise _refusal("x_fp4 and weight", f"{x_fp4.dim()}-D and {weight.dim()}-D", "2-D tensors")
     M, K, N = x_fp4.shape[0], 2 * x_fp4.shape[1], weight.shape[1]
-    if not (1 <= M <= MAX_M and 1 <= N <= MAX_N and 64 <= K <= MAX_K and K % 32 == 0):
-        raise _refusal("(M, N, K)", (M, N, K), f"M 1 to {MAX_M}, N 1 to {MAX_N}, K 64 to {MAX_K} in multiples of 32")
+    if not (1 <= M <= MAX_M and 1 <= N <= MAX_N and 64 <= K <= MAX_K and K % 64 == 0):
+        raise _refusal("(M, N, K)", (M, N, K), f"M 1 to {MAX_M}, N 1 to {MAX_N}, K 64 to {MAX_K} in multiples of 64")
     rows, columns, padded = -(-M // BLOCK_ROWS) * BLOCK_ROWS, -(-K // 64) * 4, -(-N // BLOCK_ROWS) * BLOCK_ROWS
     shapes = ((M, K // 2), (K // 2, N), (rows, columns), (columns, padded), (1,))
     for name, tensor, shape in zip(("x_fp4", "weight", "x_sf", "weight_sf", "alpha"), operands, shapes, strict=True):
@@ -253,8 +253,10 @@ def _launch(operands: tuple[torch.Tensor, ...], out: torch.Tensor, shape: tuple[
     numbers = (*shape, int(out.dtype is torch.float32), cut.ranks, cut.slots, persist, *cut.splits)
     stream = _stream(device, torch.cuda.current_stream(device).cuda_stream)
     pointers = (tensor.data_ptr() for tensor in (*operands, out))
-    # cuda.core passes a Python int in 64 bits; an `int` parameter takes the lower half, which comes first.
-    _core().launch(stream, config, _kernel(device, -(-shape[0] // 8)), *pointers, *numbers)
+    # A launch goes to the current device, whatever the stream's own is.
+    with torch.cuda.device(device):
+        # cuda.core passes a Python int in 64 bits; an `int` parameter takes the lower half, which comes first.
+        _core().launch(stream, config, _kernel(device, -(-shape[0] // 8)), *pointers, *numbers)
 
 
 def _core() -> Any:
@@ -286,30 +288,39 @@ def _capacity(device: int, token_tiles: int) -> Mapping[int, int]:
     stream = _stream(device, torch.cuda.current_stream(device).cuda_stream)
     sms = torch.cuda.get_device_properties(device).multi_processor_count
     found = {1: sms}
-    for ranks in (2, 4, 8):
-        found[ranks] = occupancy.max_active_clusters(
-            _launch_config(ranks, sms // ranks, MAX_SHARED_BYTES), stream=stream
-        )
+    with torch.cuda.device(device):
+        for ranks in (2, 4, 8):
+            config = _launch_config(ranks, sms // ranks, MAX_SHARED_BYTES)
+            found[ranks] = occupancy.max_active_clusters(config, stream=stream)
     return found
 
 
 @functools.cache
 def _kernel(device: int, token_tiles: int) -> Any:
     """Compile for a device and allow the kernel all of an SM's shared memory; about a second, once a process."""
+    if torch.cuda.is_current_stream_capturing():
+        raise RuntimeError(
+            f"nvfp4_gemm_streamed: the first call with {8 * token_tiles - 7} to {8 * token_tiles} tokens is inside a graph "
+            "capture; allowed: after one such call outside it, which compiles the kernel"
+        )
     core = _core()
-    target = core.Device(device)
-    target.set_current()
-    capability = target.compute_capability
-    options = core.ProgramOptions(arch=f"sm_{capability.major}{capability.minor}", std=STANDARD)
     name = _name(token_tiles)
-    kernel = core.Program(CUDA_SOURCE, "c++", options).compile("cubin", name_expressions=[name]).get_kernel(name)
+    with torch.cuda.device(device):
+        major, minor = torch.cuda.get_device_capability(device)
+        core.Device(device).set_current()
+        options = core.ProgramOptions(arch=f"sm_{major}{minor}", std=STANDARD)
+        kernel = core.Program(CUDA_SOURCE, "c++", options).compile("cubin", name_expressions=[name]).get_kernel(name)
+        _allow_all_shared_memory(kernel, device)
+    return kernel
+
+
+def _allow_all_shared_memory(kernel: Any, device: int) -> None:
     from cuda.bindings import driver  # lazy: needed on a GPU only
 
     attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
     (status,) = driver.cuKernelSetAttribute(attribute, MAX_SHARED_BYTES, kernel.handle, device)
     if status != driver.CUresult.CUDA_SUCCESS:
         raise RuntimeError(f"nvfp4_gemm_streamed: cuKernelSetAttribute returned {status}; allowed: a device of SM90")
-    return kernel
 
 
 def _twin(*operands: torch.Tensor) -> torch.Tensor:

@@ -83,16 +83,16 @@ def test_another_seed_keeps_alpha_and_changes_the_rest() -> None:
 @given(st.integers(1, 300), st.sampled_from(sorted(cases.TINY_SHAPES)))
 @settings(max_examples=20, deadline=None)
 def test_guard_rows_hold_nan_and_live_rows_stay(M: int, shape: str) -> None:
-    """Every padding row of both containers becomes NaN, no live scale changes, and neither does the result."""
+    """All padding of both containers, rows and columns, becomes NaN; live scales stay, and so does the result."""
     call = one(f"{shape}-M{M}-random")
     guarded = cases.with_guard_rows(call, 64)
     K = call.facts["K"]
     for name, rows in (("x_sf", M), ("weight_sf", call.facts["N"])):
         old, new = (c.inputs[name] if name == "x_sf" else c.inputs[name].T for c in (call, guarded))
-        capacity = old.shape[0]
-        before, after = (layouts.unswizzle_128x4(t, capacity, K // 16) for t in (old, new))
-        assert torch.equal(before[:rows], after[:rows])
+        before, after = (layouts.unswizzle_128x4(t, *old.shape) for t in (old, new))
+        assert torch.equal(before[:rows, : K // 16], after[:rows, : K // 16])
         assert (after[rows:] == 0x7F).all()
+        assert (after[:, K // 16 :] == 0x7F).all()
     assert guarded.inputs["weight_sf"].stride() == call.inputs["weight_sf"].stride()
     assert torch.equal(result(guarded), result(call))
 
@@ -111,11 +111,24 @@ def test_changed_contents_have_another_answer(which: str, label: str, is_reused:
 
 
 def test_changed_alpha_has_another_sign_and_magnitude() -> None:
-    """A quarter of it, negated, which keeps exact rows exact; zero becomes a half."""
+    """A quarter of it, negated, which keeps exact rows exact; zero becomes minus a half."""
     call = one("tiny_d-M5-exact")
     assert cases.changed(call, "alpha", 1)["alpha"].item() == -0.25 * call.inputs["alpha"].item()
     zero = call.with_inputs(alpha=torch.zeros(1))
-    assert cases.changed(zero, "alpha", 1)["alpha"].item() == 0.5
+    assert cases.changed(zero, "alpha", 1)["alpha"].item() == -0.5
+
+
+@given(st.floats(2.0**-90, 2.0**90, width=32), st.booleans())
+@settings(max_examples=50, deadline=None)
+def test_changed_alpha_shows_a_rounded_alpha(alpha: float, is_negative: bool) -> None:
+    """Whatever alpha was, the new one is an eighth to a quarter of it, and far from the BF16 and FP16 mantissas."""
+    call = one("tiny_d-M5-random").with_inputs(alpha=torch.tensor([-alpha if is_negative else alpha]))
+    new = cases.changed(call, "alpha", 1)["alpha"]
+    assert (new > 0).item() == is_negative
+    assert 1 / 8 <= abs(new.item()) / call.inputs["alpha"].abs().item() <= 1.01 / 4
+    assert abs(new.bfloat16().item() / new.item() - 1) > 3.7e-3
+    mantissa = torch.frexp(new).mantissa
+    assert abs(mantissa.half().item() / mantissa.item() - 1) > 1e-4
 
 
 def test_both_changes_bring_different_activations() -> None:

@@ -11,7 +11,7 @@ from kda_lab.errors import ParameterError
 from kda_lab.ops.nvfp4_gemm import cases, emulated, gates, oracle
 from kda_lab.ops.protocol import Call
 from kda_lab.verify.checks import CHECK_NAMES
-from kda_lab.verify.metrics import rel_l2, row_max
+from kda_lab.verify.metrics import element_max, rel_l2, row_max
 
 LM_HEAD = 248320
 
@@ -59,7 +59,8 @@ def test_senseless_limits_are_refused(arguments: tuple[object, ...], message: st
 def test_every_check_with_a_tolerance_is_in_the_table() -> None:
     """The table names the checks that the referee runs, but for the launch itself, with this op's changes."""
     fixed = {name for name in CHECK_NAMES if not name.startswith("changed_")} - {"launch"}
-    assert {gate.gate for gate in gates.TOLERANCES} == fixed | {f"changed_{which}" for which in cases.CHANGES}
+    own = {"element_max", *(f"changed_{which}" for which in cases.CHANGES)}
+    assert {gate.gate for gate in gates.TOLERANCES} == fixed | own
 
 
 def test_every_gate_says_where_it_comes_from() -> None:
@@ -88,6 +89,27 @@ def test_fp32_accumulation_in_any_order_passes(shape: str, kind: str, tile: int)
     emulated.Gemm(product=by_tiles)(call.with_outputs(out=out))
     assert rel_l2(out, reference) <= limits.error
     assert row_max(out, reference) <= limits.row_max
+    exact = oracle.oracle_fp64(call)
+    assert element_max(out, exact["out"], oracle.allowance(call, exact)["out"]) <= 0.51
+
+
+@pytest.mark.parametrize(("kind", "share"), [("fp32", 0.01), ("any_scale", 0.51), ("exact", 0.0)])
+def test_a_sum_rounded_towards_zero_is_far_within_the_allowance(kind: str, share: float) -> None:
+    """As a tensor core may keep it: 16 exact products at a time, and the running sum cut off, not rounded."""
+    call = one(f"tiny_b-M9-{kind}", 3)
+
+    def towards_zero(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        total = torch.zeros(x.shape[0], weight.shape[0])
+        for first in range(0, x.shape[1], 16):
+            tile = slice(first, first + 16)
+            exact = total.double() + x[:, tile].double() @ weight[:, tile].double().t()
+            total = exact.float()
+            total = torch.where(total.double().abs() > exact.abs(), total.nextafter(torch.zeros(())), total)
+        return total
+
+    out, exact = torch.empty_like(call.outputs["out"]), oracle.oracle_fp64(call)
+    emulated.Gemm(product=towards_zero)(call.with_outputs(out=out))
+    assert element_max(out, exact["out"], oracle.allowance(call, exact)["out"]) <= share
 
 
 @pytest.mark.parametrize(("wrong", "tokens", "sees_whole"), [(16, 9, True), (1, 9, True), (1, 1, False)])

@@ -29,6 +29,9 @@ def test_tables_of_scales_differ_where_they_should() -> None:
     assert (right[0x38], e5m2[0x38], e5m2[0x40]) == (1.0, 0.5, 2.0)
     assert bias[0x38] == 0.5
     assert bias[0x05] == right[0x05]
+    flushed = mistakes.scales_flushed()
+    assert (flushed != right).nonzero().flatten().tolist()[:8] == [1, 2, 3, 4, 5, 6, 7, 0x7F]  # NaN is not itself
+    assert flushed[0x08] == right[0x08]
 
 
 def test_nibble_orders() -> None:
@@ -87,6 +90,26 @@ def test_padding_scales_are_read_where_there_are_any(M: int) -> None:
     """NaN where row M is padding that holds NaN, zero where the container has no such row."""
     call = cases.with_guard_rows(one(f"tiny_d-M{M}-random"))
     assert mistakes.padding_scales(call.inputs["x_sf"], M, 64).isnan() == (M == 3)
+
+
+@pytest.mark.parametrize(("shape", "leaks"), [("tiny_e", True), ("tiny_d", False)])
+def test_padding_columns_are_read_where_there_are_any(shape: str, leaks: bool) -> None:
+    """With K / 16 = 6 two columns of padding hold NaN, with 4 none."""
+    call = cases.with_guard_rows(one(f"{shape}-M3-random"))
+    assert Gemm(adjust=mistakes.reads_padding_columns).output(call).isnan().all().item() == leaks
+
+
+def test_a_typical_element_is_no_outlier() -> None:
+    """The largest mantissa above the median: 1.9 of 0.1, 1.9, 1.5, 64, 1.0."""
+    value = torch.tensor([[0.1, -1.9], [1.5, 64.0], [1.0, 1.0]])
+    assert mistakes.typical_element(value) == (0, 1)
+    call = one("tiny_d-M3-random")
+    assert torch.equal(mistakes.column_off(call, value), value * torch.tensor([1.0, 1.01]))
+    assert mistakes.element_times(0.0)(call, value).tolist() == [
+        [pytest.approx(0.1), 0.0],
+        [1.5, 64.0],
+        [1.0, 1.0],
+    ]
 
 
 def test_truncation_rounds_towards_zero() -> None:

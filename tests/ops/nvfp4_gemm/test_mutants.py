@@ -10,12 +10,13 @@ import torch
 from kda_lab.ops.nvfp4_gemm import cases, gates, mutants, oracle
 from kda_lab.ops.protocol import Call, Mutant
 from kda_lab.ops.registry import load_op
-from kda_lab.verify import gate_power
-from kda_lab.verify.metrics import rel_l2, row_max, within
+from kda_lab.verify import checks_of, gate_power
+from kda_lab.verify.metrics import element_max, rel_l2, row_max, within
 
 BY_NAME = {mutant.name: mutant for mutant in mutants.MUTANTS}
 LATER = {"x_baked", "alpha_baked"}
 """Mutants that are right at their first launch, and wrong only at a later one."""
+LOCAL = ("column_off", "element_off", "element_zero")
 
 
 def one(label: str, seed: int = 0) -> Call:
@@ -32,7 +33,9 @@ def is_accepted(call: Call) -> bool:
     exact, rounded, out = oracle.oracle_fp64(call)["out"], oracle.emulate(call)["out"], call.outputs["out"]
     limits = gates.limits("synthetic", rel_l2(rounded, exact), row_max(rounded, exact))
     reference = oracle.oracle_fp32(call)["out"]
-    return within(rel_l2(out, reference), limits.error) and within(row_max(out, reference), limits.row_max)
+    element = element_max(out, exact, oracle.allowance(call, {"out": exact})["out"])
+    by_row = within(rel_l2(out, reference), limits.error) and within(row_max(out, reference), limits.row_max)
+    return by_row and within(element, 1.0)
 
 
 def launch(mutant: Mutant, call: Call) -> Call:
@@ -49,6 +52,7 @@ CALLS = {
         "tiny_c-M129-random",
         "tiny_d-M1-exact",
         "tiny_e-M2-any_scale",
+        "tiny_b-M1-any_scale",
         "tiny_f-M128-exact",
         "tiny_c-M9-fp32",
     )
@@ -56,12 +60,31 @@ CALLS = {
 CALLS |= {name: fresh(cases.with_guard_rows(call)) for name, call in cases.edge_calls(3).items()}
 
 
-@pytest.mark.parametrize("name", [name for name in BY_NAME if name not in LATER])
+@pytest.mark.parametrize("name", [name for name in BY_NAME if name not in LATER | {"alpha_rounded"}])
 def test_mutant_is_wrong_where_it_applies(name: str) -> None:
     """Where it says it applies, a mutant without memory fails the limits at its first launch, on every call."""
     applying = [label for label, call in CALLS.items() if BY_NAME[name].applies(call)]
     assert applying
     assert [label for label in applying if is_accepted(launch(BY_NAME[name], CALLS[label]))] == []
+
+
+@pytest.mark.parametrize("label", [label for label in CALLS if BY_NAME["alpha_rounded"].applies(CALLS[label])])
+def test_a_rounded_alpha_is_wrong_after_a_change(label: str) -> None:
+    """The call's own alpha may be near a BF16 value; the changed one never is, whatever the row."""
+    call = CALLS[label]
+    assert not is_accepted(launch(BY_NAME["alpha_rounded"], call.with_inputs(**cases.changed(call, "alpha", 1))))
+
+
+@pytest.mark.parametrize("name", LOCAL)
+@pytest.mark.parametrize("label", ["tiny_b-M9-random", "tiny_b-M1-any_scale", "tiny_a-M9-fp32", "tiny_a-M8-exact"])
+def test_the_gate_of_elements_sees_local_errors(name: str, label: str) -> None:
+    """A column 1 % off, an element half off or zero: `element_max` alone rejects them, and passes the emulation."""
+    op = load_op("nvfp4.gemm")
+    checks = [check for check in checks_of(op) if check.name == "element_max"]
+    capture = SimpleNamespace(name=label, kind="synthetic", call=one(label), pinned={}, sha256="0" * 64)
+    power = gate_power(op, capture, "cpu", checks)
+    assert power.control_failed == ()
+    assert {o.name: o.by for o in power.mutants if o.name == name} == {name: "element_max"}
 
 
 @pytest.mark.parametrize("name", sorted(LATER))
@@ -100,6 +123,10 @@ def test_baked_contents_are_wrong_after_a_change(name: str, which: str, is_right
         ("alpha_rounded", "tiny_d-M1-exact"),
         ("half_accumulator", "tiny_d-M1-exact"),
         ("padding_row_read", "tiny_f-M128-exact"),
+        ("padding_column_read", "tiny_f-M128-exact"),
+        ("scale_subnormal_flushed", "tiny_a-M9-random"),
+        ("x_scale_subnormal_flushed", "tiny_b-M1-any_scale"),
+        ("element_zero", "alpha_zero"),
         ("rounded_twice", "alpha_one"),
     ],
 )
@@ -113,7 +140,7 @@ def test_mutant_that_does_not_apply_is_right(name: str, label: str) -> None:
 def test_padding_is_only_read_where_it_holds_nan() -> None:
     """Without guard rows the leak changes nothing, and the mutant says so."""
     call = fresh(cases.synthesise(cases.rows(["tiny_d"], [1], ["random"])[0], 0))
-    for name in ("padding_row_read", "weight_padding_read"):
+    for name in ("padding_row_read", "weight_padding_read", "padding_column_read"):
         assert not BY_NAME[name].applies(call)
         assert is_accepted(launch(BY_NAME[name], call))
 
@@ -126,7 +153,7 @@ def test_rounding_mutants_need_enough_outputs() -> None:
 
 def test_names_and_words() -> None:
     """Names are unique, and every mutant says its mistake in a sentence, and why not where that can be."""
-    assert len(BY_NAME) == len(mutants.MUTANTS) >= 30
+    assert len(BY_NAME) == len(mutants.MUTANTS) >= 36
     assert all(mutant.what.endswith(".") for mutant in mutants.MUTANTS)
     silent = {mutant.name for mutant in mutants.MUTANTS if not mutant.why_not}
     assert silent == {"untouched", "last_column", "x_baked", "alpha_baked"}

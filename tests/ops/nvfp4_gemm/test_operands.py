@@ -19,6 +19,20 @@ def test_weight_scales_vary(kind: str) -> None:
     assert int(weight.scales.max()) <= scales.last
 
 
+def test_any_scale_has_rows_of_subnormal_scales() -> None:
+    """Row 1 of each eight, of either operand: bytes 0x01 to 0x07 alone; the others reach 0x7E."""
+    draw = operands.generator("any", 0, "cpu")
+    for rows in (
+        operands.draw_weight(32, 2048, "any_scale", draw),
+        operands.draw_activations(32, 2048, "any_scale", draw),
+    ):
+        few = rows.scales[1::8]
+        assert int(few.max()) <= 7
+        assert (few > 0).any(1).all()
+        assert int(rows.scales.max()) == e4m3.MAXIMUM_BYTE
+        assert (rows.scales > 7).any(1).sum() == 28
+
+
 def test_weight_codes_are_uniform() -> None:
     """All sixteen codes are equally frequent, -0 included."""
     packed = operands.draw_weight(256, 512, "random", operands.generator("w", 1, "cpu")).packed

@@ -86,9 +86,11 @@ def test_pieces_of_n_make_no_difference(monkeypatch: pytest.MonkeyPatch, element
     """Cut into single outputs, into pieces that do not divide N, or not at all: the same values."""
     call = one("tiny_e-M5-random")
     whole = oracle.oracle_fp64(call)["out"], oracle.oracle_fp32(call)["out"]
+    allowed = oracle.allowance(call, {"out": whole[0]})["out"]
     monkeypatch.setattr(oracle, "CPU_ELEMENTS", elements)
     assert torch.allclose(oracle.oracle_fp64(call)["out"], whole[0], rtol=1e-14, atol=1e-12)
     assert torch.allclose(oracle.oracle_fp32(call)["out"], whole[1], rtol=1e-5, atol=1e-4)
+    assert torch.allclose(oracle.allowance(call, {"out": whole[0]})["out"], allowed, rtol=1e-5, atol=0)
 
 
 def test_one_block_by_hand() -> None:
@@ -112,6 +114,38 @@ def test_emulation_is_the_exact_result_rounded_once(kind: str) -> None:
     assert emulated.dtype == call.outputs["out"].dtype
     low, high = {"random": (1.4e-3, 1.9e-3), "any_scale": (1.4e-3, 1.9e-3), "fp32": (1e-8, 4e-8), "exact": (0, 0)}[kind]
     assert low <= rel_l2(emulated, exact) <= high
+
+
+@pytest.mark.parametrize(("label", "ulps"), [("tiny_e-M3-random", 1.0), ("tiny_e-M3-fp32", 0.0)])
+def test_allowance_by_hand(label: str, ulps: float) -> None:
+    """One ulp of a BF16 output and 1e-5 of the scaled sum of magnitudes, worked out here in FP64."""
+    call = one(label)
+    M, N, K = oracle.geometry(call)
+    exact = oracle.oracle_fp64(call)
+    scales = (
+        layouts.unswizzle_128x4(call.inputs["x_sf"], M, K // 16),
+        layouts.unswizzle_128x4(call.inputs["weight_sf"].t(), N, K // 16),
+    )
+    x, weight = (
+        (e2m1.decode(e2m1.unpack(p)).double().unflatten(1, (-1, 16)) * e4m3.decode(s)[:, :, None]).flatten(1).abs()
+        for p, s in zip((call.inputs["x_fp4"], call.inputs["weight"].t().contiguous()), scales, strict=True)
+    )
+    terms = x @ weight.t() * call.inputs["alpha"].double().abs()
+    ulp = 2.0 ** (exact["out"].abs().log2().floor() - 7) * ulps
+    assert torch.allclose(oracle.allowance(call, exact)["out"].double(), ulp + 1e-5 * terms, rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize("name", ["alpha_zero", "zero_activations"])
+def test_nothing_is_allowed_where_outputs_are_representable(name: str) -> None:
+    """Zero results and exact rows must be met to the bit."""
+    for call in (cases.edge_calls(1)[name], one("tiny_b-M2-exact")):
+        assert not oracle.allowance(call, oracle.oracle_fp64(call))["out"].any()
+
+
+def test_the_least_ulp_is_that_of_subnormal_numbers() -> None:
+    """0 and what is too small for BF16 have the ulp of its smallest number."""
+    found = oracle._bf16_ulp(torch.tensor([0.0, 1e-45, 1.0, -1.99, 2.0], dtype=torch.float64))
+    assert found.tolist() == [2.0**-133, 2.0**-133, 2.0**-7, 2.0**-7, 2.0**-6]
 
 
 def test_nan_in_live_scales_shows() -> None:

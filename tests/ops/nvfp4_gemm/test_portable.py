@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kda_lab import interpreter, runtime
+from kda_lab.contracts.imagined import imagined_call
 from kda_lab.contracts.model import Declaration
+from kda_lab.contracts.predicate import check
+from kda_lab.dispatch.fallback import chain_reasons
 from kda_lab.dispatch.loader import load_source
 from kda_lab.export.compile_gate import compile_unit
 from kda_lab.ops.nvfp4 import e2m1
 from kda_lab.ops.nvfp4.containers import prepare_activation, prepare_weight
 from kda_lab.ops.nvfp4_gemm import cases
 from kda_lab.ops.nvfp4_gemm.oracle import oracle_fp64
+from kda_lab.ops.nvfp4_gemm.spec import SPEC
 from kda_lab.ops.protocol import Call
 from kda_lab.verify.metrics import rel_l2
 
@@ -277,3 +282,20 @@ def test_published_shapes_on_a_gpu(M: int, N: int, K: int) -> None:
     """Decode and prefill at shapes of the Qwen models, on the kernel that this GPU takes."""
     call = drawn(M, N, K)
     assert rel_l2(computed(call), oracle_fp64(call)["out"]) < 1e-5
+
+
+def test_the_contract_refuses_what_the_entry_refuses() -> None:
+    """An output dtype of None is a refusal with its field, not an error from inside the kernel."""
+    declaration = Declaration.model_validate(PORTABLE.CONTRACT)
+    facts = imagined_call(declaration, {"M": 4, "N": 48, "K": 64}, {"out_dtype": "bfloat16"}, (9, 0))
+    assert check(declaration, facts)
+    (reason,) = check(declaration, replace(facts, scalars={"out_dtype": None})).reasons
+    assert str(reason) == "out_dtype is None; allowed: torch.bfloat16, torch.float32."
+
+
+def test_the_contract_fits_its_op() -> None:
+    """It stands in the op's fallback chain, so it declares none of its own."""
+    declaration = Declaration.model_validate(PORTABLE.CONTRACT)
+    assert declaration.kernel in SPEC.fallback
+    assert chain_reasons(declaration, SPEC, declaration.kernel) == []
+    assert tuple(declaration.tensors) == (*SPEC.tensors, *SPEC.outputs)

@@ -38,11 +38,11 @@ def split(packed: int) -> tuple[int, int]:
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.integers(1, 16), st.integers(1, STREAMED.MAX_N), st.integers(2, STREAMED.MAX_K // 32))
+@given(st.integers(1, 16), st.integers(1, STREAMED.MAX_N), st.integers(1, STREAMED.MAX_K // 64))
 def test_every_callable_shape_has_a_cut_that_covers_it(M: int, N: int, blocks: int) -> None:
     """Each tile and each step of K belongs to exactly one CTA, and everything fits into shared memory."""
-    cut = STREAMED.plan(M, N, blocks * 32)
-    tiles, steps = -(-N // 128) * 8, -(-blocks * 32 // 256)
+    cut = STREAMED.plan(M, N, blocks * 64)
+    tiles, steps = -(-N // 128) * 8, -(-blocks * 64 // 256)
     (tile_each, tile_longer), (step_each, step_longer) = map(split, cut.splits)
     assert tile_each * cut.clusters + tile_longer == tiles
     assert step_each * cut.ranks + step_longer == steps
@@ -51,10 +51,10 @@ def test_every_callable_shape_has_a_cut_that_covers_it(M: int, N: int, blocks: i
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.integers(1, 16), st.integers(1, STREAMED.MAX_N), st.integers(2, STREAMED.MAX_K // 32))
+@given(st.integers(1, 16), st.integers(1, STREAMED.MAX_N), st.integers(1, STREAMED.MAX_K // 64))
 def test_a_warp_has_a_place_for_every_partial_tile(M: int, N: int, blocks: int) -> None:
     """The slots hold all partial tiles of the busiest warp but its last one."""
-    cut = STREAMED.plan(M, N, blocks * 32)
+    cut = STREAMED.plan(M, N, blocks * 64)
     (tile_each, tile_longer), (step_each, step_longer) = map(split, cut.splits)
     for tiles in {tile_each, tile_each + (tile_longer > 0)}:
         for steps in {step_each, step_each + (step_longer > 0)}:
@@ -75,7 +75,7 @@ def test_a_device_that_holds_fewer_clusters_gets_another_cut() -> None:
 
 
 @pytest.mark.parametrize("kind", ["fp32", "exact", "any_scale"])
-@pytest.mark.parametrize("shape", ["tiny_a", "tiny_c", "tiny_e", "tiny_f"])
+@pytest.mark.parametrize("shape", ["tiny_a", "tiny_c", "tiny_d", "tiny_f"])
 @pytest.mark.parametrize("M", [1, 8, 9])
 def test_the_twin_is_right(shape: str, M: int, kind: str) -> None:
     """Decoding through FP16 loses nothing: rel-L2 at most 1e-5 in FP32, equal values where all sums are exact."""
@@ -102,11 +102,12 @@ def test_the_twin_follows_alpha_and_takes_float8_scales() -> None:
         ("alpha", torch.ones(()), "alpha is"),
         ("x_fp4", torch.zeros(17, 256, dtype=torch.uint8), r"\(M, N, K\) is \(17, 256, 512\)"),
         ("x_fp4", torch.zeros(4, 12, dtype=torch.uint8), r"\(M, N, K\) is \(4, 256, 24\)"),
+        ("x_fp4", torch.zeros(4, 48, dtype=torch.uint8), r"\(M, N, K\) is \(4, 256, 96\)"),
         ("x_sf", torch.zeros(4, 32, dtype=torch.uint8), "x_sf is"),
         ("weight", torch.zeros(256, 256, dtype=torch.uint8), "weight is"),
         ("weight_sf", torch.zeros(32, 256, dtype=torch.uint8), "weight_sf is"),
     ],
-    ids=["alpha-bf16", "alpha-0d", "M", "K", "unpadded", "row-major", "scales-row-major"],
+    ids=["alpha-bf16", "alpha-0d", "M", "K", "half-atom", "unpadded", "row-major", "scales-row-major"],
 )
 def test_wrong_operands_are_refused(name: str, replacement: torch.Tensor, words: str) -> None:
     """Lifted out of this project the kernel still says what it cannot take."""
@@ -140,7 +141,7 @@ def test_policies_change_no_value() -> None:
 @pytest.mark.parametrize("kind", ["fp32", "exact", "random", "any_scale"])
 @pytest.mark.parametrize("M", [1, 2, 7, 8, 9, 16])
 @pytest.mark.parametrize(
-    "shape", ["tiny_a", "tiny_b", "tiny_c", "tiny_e", "tiny_f", "4b_down", "27b_down", "9b_gate_up"]
+    "shape", ["tiny_a", "tiny_b", "tiny_c", "tiny_d", "tiny_f", "4b_down", "27b_down", "9b_gate_up"]
 )
 def test_the_kernel_is_right_and_repeats_its_bits(shape: str, M: int, kind: str) -> None:
     """On SM90: within the op's limits, every element written, the same bits in every launch."""
