@@ -41,11 +41,12 @@ def gemm(
         x_fp4:     [M, K/2] uint8, contiguous, two codes a byte, the low nibble for the even k; not written.
         weight:    [K/2, N] uint8, strides (1, K/2): the transpose of row-major [N, K/2]; not written.
         x_sf:      [ceil128(M), ceil4(K/16)] uint8 or float8_e4m3fn, contiguous; a container whose bytes lie in
-                   the 128x4 swizzle. Rows behind M may hold anything, columns behind K/16 hold zero; not written.
+                   the 128x4 swizzle. Padding should hold zero: no kernel of ours lets it through, FlashInfer's may. Not written.
         weight_sf: [ceil4(K/16), ceil128(N)], strides (1, ceil4(K/16)): the transpose of such a container over
                    the N rows; not written.
-        alpha:     [1] float32 on the device of x_fp4: product of the two global scales; not written, and read
-                   by the device only, so that a captured graph sees its changes.
+        alpha:     [1] float32 on the device of x_fp4: 1 / (g_x · g_w), what the two quantisers multiplied by; a
+                   checkpoint's input_scale · weight_scale_2. Not written, and read by the device only, so that
+                   a captured graph sees its changes.
         out_dtype: bfloat16, or float32 for verification.
         out:       [M, N] out_dtype, contiguous; allocated when None. It must share no memory with an input: that
                    is the caller's duty and is not checked; where it does, the result is undefined.

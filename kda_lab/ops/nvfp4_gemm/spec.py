@@ -19,7 +19,7 @@ x_fp4     [M, K/2] uint8, row-major; the low nibble holds the even k
 weight    [K/2, N] uint8, strides (1, K/2): the transposed view of row-major [N, K/2]
 x_sf      [ceil128(M), ceil4(K/16)] uint8 or float8_e4m3fn; a container whose bytes lie in the 128x4 swizzle
 weight_sf [ceil4(K/16), ceil128(N)], the transposed view of such a container over the N rows
-alpha     [1] float32: product of the two global scales
+alpha     [1] float32: 1 / (g_x · g_w), what both quantisers multiplied by; a checkpoint's input_scale · weight_scale_2
 out_dtype bfloat16, or float32 for verification
 out       [M, N] out_dtype, row-major
 
