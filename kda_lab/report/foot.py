@@ -28,6 +28,7 @@ def foot(records: RunRecords) -> str:
         _trials(trials),
         _cold_proof(trials),
         records.not_timed,
+        ", ".join(dict.fromkeys(f"{r['arm']}: {r['stand_in']}" for r in records.replays if r.get("stand_in"))),
         f"captures sha256:{records.captures_sha256[:12]}" if records.captures_sha256 else "",
     ]
     return " · ".join(p for p in parts if p)

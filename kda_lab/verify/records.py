@@ -19,12 +19,14 @@ def number(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def to_record(replay: Replay, role: str, provenance: Record) -> Record:
+def to_record(replay: Replay, role: str, provenance: Record, stand_in: str = "") -> Record:
     """The `replay` record of one (capture, arm); `role` is `candidate`, `baseline`, `control` or `peer`.
 
-    `scalars` is there for ops with dtype scalars only.
+    `scalars` is there for ops with dtype scalars only, `stand_in` where something else was judged in the kernel's
+    place: `torch twin`.
     """
     scalars = {"scalars": dict(replay.scalars)} if replay.scalars else {}
+    instead = {"stand_in": stand_in} if stand_in else {}
     return {
         "kind": "replay",
         "op": replay.op,
@@ -33,6 +35,7 @@ def to_record(replay: Replay, role: str, provenance: Record) -> Record:
         "capture_kind": replay.capture_kind,
         "axes": replay.axes,
         **scalars,
+        **instead,
         "arm": replay.arm,
         "role": role,
         "source_sha256": replay.source_sha256,

@@ -88,7 +88,7 @@ class _Fresh:
             return self._stamp(refused_record(self.capture, arm, role, reason, self.sweep.provenance))
         settings = Settings(role=role)
         done = replay(self.sweep.op, arm, self.capture, self.sweep.device, settings, reference=self._reference())
-        return self._stamp(to_record(done, role, self.sweep.provenance))
+        return self._stamp(to_record(done, role, self.sweep.provenance, _twin(arm, self.sweep.device)))
 
     def power(self) -> Record:
         power = gate_power(self.sweep.op, self.capture, self.sweep.device, reference=self._reference())
@@ -231,3 +231,10 @@ def _check_request(names: list[str], arms: Sequence[tuple[Arm, str]]) -> None:
         reasons.append(Reason("arms", repr(twice), "each name once", "Rename one of the arms."))
     if reasons:
         raise ParameterError("verify", reasons)
+
+
+def _twin(arm: Arm, device: torch.device) -> str:
+    """`torch twin` where one is judged in the kernel's place; the interpreter has a field of its own."""
+    ask = getattr(arm, "stand_in", None)
+    found = ask(device) if ask is not None else ""
+    return "" if found == "interpreter" else found

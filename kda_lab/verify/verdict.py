@@ -100,7 +100,13 @@ def judge(records: Iterable[Record], required_roles: Sequence[str] = REQUIRED_RO
         "stressed_launches": sum(s["launches"] for s in stresses),
         "refused": len(_of_kind(records, "refused")),
     }
-    return _conclude(evidence, failures, _by_role(replays))
+    return _conclude(evidence, failures, _by_role(replays), _stand_ins(replays))
+
+
+def _stand_ins(replays: list[Record]) -> str:
+    """`; streamed through its torch twin`; empty where every kernel ran itself or in the interpreter."""
+    found = dict.fromkeys((r["arm"], r["stand_in"]) for r in replays if r.get("stand_in"))
+    return "".join(f"; {arm} through its {what}" for arm, what in found)
 
 
 def _by_role(replays: list[Record]) -> dict[str, tuple[int, int]]:
@@ -112,11 +118,13 @@ def _by_role(replays: list[Record]) -> dict[str, tuple[int, int]]:
     return counts
 
 
-def _conclude(evidence: dict[str, int], failures: list[str], by_role: dict[str, tuple[int, int]]) -> Verdict:
+def _conclude(
+    evidence: dict[str, int], failures: list[str], by_role: dict[str, tuple[int, int]], stand_ins: str
+) -> Verdict:
     words = [f"{role} passed {passed} of {total} replays" for role, (passed, total) in by_role.items()]
     finding = (
         f"{', '.join(words) or 'no replay'} on {evidence['captures']} captures;"
-        f" killed {evidence['killed']}/{evidence['mutants']} mutants; {evidence['refused']} refused"
+        f" killed {evidence['killed']}/{evidence['mutants']} mutants; {evidence['refused']} refused{stand_ins}"
     )
     if not failures and "candidate" not in by_role:
         return Verdict(False, f"ambiguous: no evidence, since no candidate was replayed: {finding}", evidence)

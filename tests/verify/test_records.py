@@ -96,3 +96,10 @@ def test_refused_record() -> None:
         "peer",
         arm.reason,
     )
+
+
+def test_a_stand_in_is_recorded() -> None:
+    """A twin that was judged in the kernel's place stands in the record; a kernel that ran itself adds nothing."""
+    done = judge(FunctionArm("right", write))
+    assert to_record(done, "candidate", {}, "torch twin")["stand_in"] == "torch twin"
+    assert "stand_in" not in to_record(done, "candidate", {})

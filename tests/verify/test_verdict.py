@@ -205,3 +205,9 @@ def test_a_record_needs_the_checks_of_its_op(passed: list[dict]) -> None:
         check(records[0], old)["name"] = new
     records[0]["checks"].append({**check(records[0], "row_max"), "name": "element_max"})
     assert judge(records).passed
+
+
+def test_a_twin_is_named_in_the_verdict(passed: list[dict]) -> None:
+    """What was judged in a kernel's place is said where the pass is said."""
+    records = changed(passed, 0, stand_in="torch twin")
+    assert f"refused; {records[0]['arm']} through its torch twin" in judge(records).sentence
