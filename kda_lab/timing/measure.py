@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any
 
 from kda_lab.errors import ParameterError, Reason, TimingError
 from kda_lab.ops.protocol import Arm, Call, Launcher, Row, Work, preparation_of
@@ -13,16 +13,15 @@ from kda_lab.timing import records, roofline
 from kda_lab.timing.activity import Activity
 from kda_lab.timing.graph import EagerTimer
 from kda_lab.timing.machine import Machine
-from kda_lab.timing.protocol import SUFFIXES, CallSize, Protocol, SetPlan, order_of, plan_sets
+from kda_lab.timing.protocol import SUFFIXES, CallSize, Protocol, SetPlan, plan_sets
 from kda_lab.timing.recheck import Timed, limit_of, recheck
+from kda_lab.timing.trials import Trials
 
-T = TypeVar("T")
 ROLES = ("baseline", "candidate", "peer", "control")
 ESTIMATE_SETS = 4
 ESTIMATE_CALLS = 32
 ESTIMATE_MARGIN = 0.8
 """The estimate holds a share of the graph's own launch, so it is too long; a graph must not get too short for it."""
-REASON_LENGTH = 600
 
 
 @dataclass
@@ -133,50 +132,11 @@ class _RowTiming:
         return next(slot for slot in self.slots if slot.role == "baseline")
 
     def run(self) -> list[dict[str, Any]]:
+        place, remedy = f"on row {self.label!r}", "Start a new process, without this arm or this row."
+        trials = Trials(self.slots, self.machine, self.protocol, place, remedy)
         # The control takes the plan of the baseline.
-        for slot in sorted(self.slots, key=lambda s: s.role != "baseline"):
-            self._guarded(slot, lambda slot=slot: self._prepare(slot))  # type: ignore[misc]
-        timed: list[tuple[_Slot, dict[str, Any]]] = []
-        trial, planned = 0, self.protocol.trials
-        while trial < planned:
-            done = self._round(trial)
-            timed += done
-            may_add = planned < self.protocol.trials + self.protocol.spare_trials
-            # Throttling passes, a wrong result does not: only the former earns another trial.
-            planned += may_add and any(r["dropped"] and r["recheck"]["passed"] for _, r in done)
-            trial += 1
-        kept = [record for slot, record in timed if not slot.refused]
+        kept = trials.run(self.baseline, self._prepare, self._trial)
         return kept + [self._refusal(slot) for slot in self.slots if slot.refused]
-
-    def _round(self, trial: int) -> list[tuple[_Slot, dict[str, Any]]]:
-        done = []
-        for order, position in enumerate(order_of(trial, len(self.slots))):
-            slot = self.slots[position]
-            if slot.refused:
-                continue
-            record = self._guarded(slot, lambda slot=slot, order=order: self._trial(slot, trial, order))  # type: ignore[misc]
-            if record is not None:
-                done.append((slot, record))
-        return done
-
-    def _guarded(self, slot: _Slot, step: Callable[[], T]) -> T | None:
-        """Run one step of an arm; what it raises refuses the arm, not the row."""
-        try:
-            return step()
-        # Expected: whatever an arm or its library raises for a geometry that it does not serve.
-        except Exception as error:  # noqa: BLE001
-            text = " ".join(str(error).split())[:REASON_LENGTH]
-            slot.refused = f"{type(error).__name__}: {text}" if text else type(error).__name__
-        try:
-            self.machine.synchronise()
-            self.machine.release()
-        except RuntimeError as error:
-            raise TimingError(
-                "timing",
-                f"the device is lost after arm {slot.arm.name!r} on row {self.label!r} ({slot.refused}): {error}. "
-                "Start a new process, without this arm or this row.",
-            ) from error
-        return None
 
     def _prepare(self, slot: _Slot) -> None:
         """Estimate the time of one call on a few warm sets, plan the graph, and profile one call."""

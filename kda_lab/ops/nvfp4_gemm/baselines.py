@@ -16,6 +16,7 @@ from types import ModuleType
 import torch
 
 from kda_lab import interpreter, runtime
+from kda_lab.dispatch.flashinfer_fp4 import CAPABILITIES
 from kda_lab.errors import Reason, UnavailableError
 from kda_lab.ops.nvfp4 import e2m1, layouts
 from kda_lab.ops.nvfp4_gemm.oracle import BLOCK, geometry
@@ -24,8 +25,6 @@ from kda_lab.ops.protocol import Arm, Call, Launcher
 
 PREPARED_ROWS = 8192
 """Weight rows dequantised at a time, so that preparing needs little memory beside its result."""
-FLASHINFER_CAPABILITIES = ((10, 0), (10, 3), (10, 7), (11, 0), (12, 0), (12, 1))
-"""Compute capabilities for which FlashInfer 0.6.18 has an `mm_fp4` backend; SM90 has none."""
 
 
 def bf16_values(packed: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
@@ -231,8 +230,8 @@ class FlashInferArm:
         if device.type != "cuda":
             return f"unavailable, because FlashInfer needs a CUDA device and this one is {device.type}"
         found = runtime.capability(device)
-        if found not in FLASHINFER_CAPABILITIES:
-            known = ", ".join(f"{major}.{minor}" for major, minor in FLASHINFER_CAPABILITIES)
+        if found not in CAPABILITIES:
+            known = ", ".join(f"{major}.{minor}" for major, minor in CAPABILITIES)
             return f"unavailable, because mm_fp4 has backends for capabilities {known} and this one is {found}"
         return runtime.import_optional("flashinfer").reason
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import torch
 
 from kda_lab.ops.nvfp4 import e2m1, e4m3, layouts
-from kda_lab.ops.nvfp4_gemm.oracle import BLOCK, full_fp32, geometry
+from kda_lab.ops.nvfp4_gemm.oracle import BLOCK, geometry
+from kda_lab.ops.precision import full_fp32
 from kda_lab.ops.protocol import Call
 
 PART_ELEMENTS = 1 << 26

@@ -12,7 +12,8 @@ import torch
 from kda_lab.ops.nvfp4 import e4m3, layouts
 from kda_lab.ops.nvfp4_gemm import emulated
 from kda_lab.ops.nvfp4_gemm.emulated import Gemm, ReadScales
-from kda_lab.ops.nvfp4_gemm.oracle import BLOCK, full_fp32, geometry
+from kda_lab.ops.nvfp4_gemm.oracle import BLOCK, geometry
+from kda_lab.ops.precision import full_fp32
 from kda_lab.ops.protocol import Call
 
 TILE_K = 64

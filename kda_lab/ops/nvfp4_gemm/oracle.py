@@ -11,13 +11,12 @@ Axes: M tokens, N outputs, K inputs, S = K / 16 blocks.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
 
 import torch
 
 from kda_lab.errors import ParameterError, Reason
 from kda_lab.ops.nvfp4 import layouts, quantise
+from kda_lab.ops.precision import full_fp32
 from kda_lab.ops.protocol import Call
 
 ROOM = "nvfp4.gemm"
@@ -112,20 +111,6 @@ def geometry(call: Call) -> tuple[int, int, int]:
     if reasons:
         raise ParameterError(ROOM, reasons)
     return M, weight.shape[1], 2 * half
-
-
-@contextmanager
-def full_fp32() -> Iterator[None]:
-    """FP32 matrix products in FP32 on every backend, and the process's own setting afterwards."""
-    backends: tuple[Any, ...] = (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul)  # type: ignore[attr-defined]
-    before = [backend.fp32_precision for backend in backends]
-    try:
-        for backend in backends:
-            backend.fp32_precision = "ieee"
-        yield
-    finally:
-        for backend, precision in zip(backends, before, strict=True):
-            backend.fp32_precision = precision
 
 
 def _sums_of_magnitudes(call: Call) -> torch.Tensor:

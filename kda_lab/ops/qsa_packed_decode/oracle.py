@@ -10,14 +10,12 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
 from kda_lab.errors import ParameterError, Reason
+from kda_lab.ops.precision import full_fp32
 from kda_lab.ops.protocol import Call
 
 ROOM = "qsa.packed_decode"
@@ -71,7 +69,7 @@ def oracle_fp32(call: Call) -> dict[str, torch.Tensor]:
 
     TF32 is switched off for its matrix products whatever the process has set.
     """
-    with _full_fp32():
+    with full_fp32():
         return {"out": _attend(call, torch.float32)}
 
 
@@ -113,7 +111,7 @@ def emulate(call: Call, splits: int = 1, tile: int = 64) -> dict[str, torch.Tens
     """
     shape = geometry(call)
     out = torch.zeros_like(call.inputs["q"])
-    with _full_fp32():
+    with full_fp32():
         for b, (start, end) in enumerate(itertools.pairwise(shape.starts)):
             if end > start:
                 out[b] = _emulate_row(call, shape, b, splits, tile).to(out.dtype)
@@ -162,17 +160,3 @@ def _emulate_row(call: Call, shape: Geometry, b: int, splits: int, tile: int) ->
 def _cut(tiles: int, splits: int) -> list[tuple[int, int]]:
     splits = max(1, min(splits, tiles))
     return [(tiles * s // splits, tiles * (s + 1) // splits) for s in range(splits)]
-
-
-@contextmanager
-def _full_fp32() -> Iterator[None]:
-    """FP32 matrix products in FP32 on every backend, and the process's own setting afterwards."""
-    backends: tuple[Any, ...] = (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul)  # type: ignore[attr-defined]
-    before = [backend.fp32_precision for backend in backends]
-    try:
-        for backend in backends:
-            backend.fp32_precision = "ieee"
-        yield
-    finally:
-        for backend, precision in zip(backends, before, strict=True):
-            backend.fp32_precision = precision

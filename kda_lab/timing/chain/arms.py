@@ -14,7 +14,6 @@ from kda_lab.timing.chain.plan import ChainPlan
 from kda_lab.timing.chain.records import Role
 
 MAY_PREPARE = ("baseline", "peer", "state")
-REASON_LENGTH = 600
 
 
 @dataclass(frozen=True)
@@ -63,9 +62,3 @@ class ChainArm:
             "source_sha256": self.source_sha256,
             "provenance": provenance,
         }
-
-
-def in_words(error: Exception) -> str:
-    """Class and text of what an arm raised, on one line of limited length."""
-    text = " ".join(str(error).split())[:REASON_LENGTH]
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -13,12 +13,13 @@ import torch
 from kda_lab import runtime
 from kda_lab.ops.protocol import Call
 from kda_lab.timing.chain import records
-from kda_lab.timing.chain.arms import ChainArm, in_words
+from kda_lab.timing.chain.arms import ChainArm
 from kda_lab.timing.chain.assembly import Chain, layer_sets
 from kda_lab.timing.chain.plan import ChainPlan
 from kda_lab.timing.chain.state import deviation
 from kda_lab.timing.graph import Replay
 from kda_lab.timing.recheck import SEED_OFFSET, limit_of, poison, refill, relative_l2, unwritten
+from kda_lab.timing.trials import in_words
 
 Judged = dict[str, Any]
 """Fields `recheck` and `outputs_sha256` of a record."""

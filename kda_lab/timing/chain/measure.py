@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
-from kda_lab.errors import ParameterError, Reason, TimingError
+from kda_lab.errors import ParameterError, Reason
 from kda_lab.ops.protocol import Launcher
 from kda_lab.timing.chain import records
-from kda_lab.timing.chain.arms import ChainArm, in_words
+from kda_lab.timing.chain.arms import ChainArm
 from kda_lab.timing.chain.assembly import Chain
 from kda_lab.timing.chain.judgement import Judge
 from kda_lab.timing.chain.persisting import reset_persisting_lines
 from kda_lab.timing.chain.plan import ChainPlan
 from kda_lab.timing.machine import Machine
-from kda_lab.timing.protocol import COLD_L2_MULTIPLE, Protocol, order_of
+from kda_lab.timing.protocol import COLD_L2_MULTIPLE, Protocol
+from kda_lab.timing.trials import Trials
 
-T = TypeVar("T")
 WHOLE = "chain"
 
 
@@ -98,48 +98,11 @@ class _ChainTiming:
         return next(slot for slot in self.slots if slot.arm.role == "reference")
 
     def run(self) -> list[dict[str, Any]]:
-        for slot in sorted(self.slots, key=lambda s: s is not self.reference):
-            self._guarded(slot, lambda slot=slot: self._prepare(slot))  # type: ignore[misc]
-        timed: list[tuple[_Slot, dict[str, Any]]] = []
-        trial, planned = 0, self.protocol.trials
-        while trial < planned:
-            done = self._round(trial)
-            timed += done
-            may_add = planned < self.protocol.trials + self.protocol.spare_trials
-            # Throttling passes, a wrong result does not: only the former earns another trial.
-            planned += may_add and any(r["dropped"] and r["recheck"]["passed"] for _, r in done)
-            trial += 1
-        kept = [record for slot, record in timed if not slot.refused]
+        trials = Trials(
+            self.slots, self.machine, self.protocol, "in the chain", "Start a new process, without this arm."
+        )
+        kept = trials.run(self.reference, self._prepare, self._trial)
         return kept + [self._refusal(slot) for slot in self.slots if slot.refused]
-
-    def _round(self, trial: int) -> list[tuple[_Slot, dict[str, Any]]]:
-        done = []
-        for order, position in enumerate(order_of(trial, len(self.slots))):
-            slot = self.slots[position]
-            if slot.refused:
-                continue
-            record = self._guarded(slot, lambda slot=slot, order=order: self._trial(slot, trial, order))  # type: ignore[misc]
-            if record is not None:
-                done.append((slot, record))
-        return done
-
-    def _guarded(self, slot: _Slot, step: Callable[[], T]) -> T | None:
-        """Run one step of an arm; what it raises refuses the arm, not the chain."""
-        try:
-            return step()
-        # Expected: whatever an arm or its library raises for a geometry that it does not serve, or a full memory.
-        except Exception as error:  # noqa: BLE001
-            slot.refused = in_words(error)
-        try:
-            self.machine.synchronise()
-            self.machine.release()
-        except RuntimeError as error:
-            raise TimingError(
-                "timing",
-                f"the device is lost after arm {slot.arm.name!r} in the chain ({slot.refused}): {error}. "
-                "Start a new process, without this arm.",
-            ) from error
-        return None
 
     def _prepare(self, slot: _Slot) -> None:
         """Profile one step of each kind and one pass; the reference's time also plans the graph of every arm."""

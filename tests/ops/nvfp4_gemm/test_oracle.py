@@ -168,14 +168,6 @@ def test_geometry_is_checked() -> None:
         oracle.geometry(call.with_inputs(x_fp4=call.inputs["x_fp4"][:, :30], weight=call.inputs["weight"][:30]))
 
 
-def test_fp32_setting_of_the_process_is_given_back() -> None:
-    """TF32 is off inside, and whatever it was afterwards."""
-    before = torch.backends.cuda.matmul.fp32_precision
-    with oracle.full_fp32():
-        assert torch.backends.cuda.matmul.fp32_precision == "ieee"
-    assert torch.backends.cuda.matmul.fp32_precision == before
-
-
 @pytest.mark.gpu
 @pytest.mark.parametrize("kind", cases.KINDS)
 def test_oracles_agree_on_the_gpu_and_with_the_cpu(kind: str) -> None:

@@ -10,7 +10,7 @@ import torch
 
 from kda_lab.errors import TimingError
 from kda_lab.ops.protocol import Call, Launcher
-from kda_lab.timing.chain.arms import ChainArm, in_words
+from kda_lab.timing.chain.arms import ChainArm
 
 CPU = torch.device("cpu")
 
@@ -62,10 +62,3 @@ def test_the_chain_without_products_is_always_there() -> None:
 def test_an_arm_that_cannot_run_says_why(scaling_arm: Any) -> None:
     """The arm's own reason is handed on."""
     assert ChainArm(scaling_arm("a", why_not="unavailable, because"), "peer").unavailable(CPU) == "unavailable, because"
-
-
-def test_errors_in_words() -> None:
-    """Class and text on one line, cut where it is long."""
-    assert in_words(ValueError("two\n  lines")) == "ValueError: two lines"
-    assert in_words(KeyboardInterrupt()) == "KeyboardInterrupt"  # type: ignore[arg-type]
-    assert len(in_words(ValueError("x" * 5000))) == len("ValueError: ") + 600
