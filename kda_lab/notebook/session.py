@@ -217,13 +217,14 @@ class Session:
         """Time every arm on the rows of a sweep; nothing on a CPU.
 
         Args:
-            modes: `cold` with all arms; `eight`, `warm` or `eager` as labelled rows beside them, without the peers.
+            modes: `cold` with all arms; `eight`, `warm` or `eager` as labelled rows beside them, without the peers; none of
+                them for a run that only replays.
 
         Returns:
             All modes' records together.
 
         Raises:
-            ParameterError: a mode is unknown or given twice, there is none, or trials is below 1.
+            ParameterError: a mode is unknown or given twice, or trials is below 1.
         """
         runs = []
         for protocol in _protocols(trials, modes):
@@ -370,9 +371,9 @@ def _protocols(trials: int, modes: Sequence[Mode]) -> list[Protocol]:
     reasons = []
     if isinstance(trials, bool) or not isinstance(trials, int):
         reasons.append(Reason("trials", repr(trials), "a whole number, at least 1"))
-    if isinstance(modes, str) or not modes or len(set(modes)) != len(modes):
+    if isinstance(modes, str) or len(set(modes)) != len(modes):
         given = repr(modes if isinstance(modes, str) else list(modes))
-        reasons.append(Reason("modes", given, f"a list of {', '.join(SUFFIXES)}, each at most once, at least one"))
+        reasons.append(Reason("modes", given, f"a list of {', '.join(SUFFIXES)}, each at most once"))
     if reasons:
         raise ParameterError("notebook", reasons)
     protocol = replace(Protocol(), trials=trials)

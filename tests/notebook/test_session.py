@@ -97,7 +97,6 @@ def test_a_run_needs_both_sides(session: Session, kernels: list[str], baselines:
         ("5", ["cold"], "trials is '5'; allowed: a whole number"),
         (True, ["cold"], "trials is True; allowed: a whole number"),
         (5, ["hot"], "mode is 'hot'; allowed: cold, warm, eager, eight"),
-        (5, [], r"modes is \[\]; allowed: a list of cold, warm, eager, eight, each at most once, at least one"),
         (5, ["cold", "cold"], "modes is .*; allowed: a list of cold"),
         (5, "cold", "modes is 'cold'; allowed: a list of cold"),
     ],
@@ -111,6 +110,12 @@ def test_what_cannot_be_timed_is_refused_before_the_replays(
     arms = session.arms("qsa.packed_decode", ["grouped"], ["per_head"], 3, ["cold", "eight"])
     with pytest.raises(ParameterError, match=words):
         session.time_rows("qsa.packed_decode", [], arms, trials, modes)
+
+
+def test_a_run_without_modes_only_replays(session: Session) -> None:
+    """Replays on a shared card are judged without timings that nobody could trust."""
+    arms = session.arms("qsa.packed_decode", ["grouped"], ["per_head"], 5, [])
+    assert session.time_rows("qsa.packed_decode", [], arms, 5, []).records == []
 
 
 def test_a_committed_run_is_judged_again_from_its_records(tmp_path: Path) -> None:
