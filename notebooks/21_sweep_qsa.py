@@ -15,13 +15,15 @@
 # **Question:** where in the shape space does the kernel win, and does it lose anywhere?
 #
 # Synthetic calls, seeded and labelled so: both topologies, each batch, each length class. First every row is judged
-# like a capture, then it is timed on a GPU. Lengths: short 17 to 227, medium 512 to 1280, saturated 2051 rows.
+# like a capture, then it is timed on a GPU. Lengths: short 17 to 227, medium 512 to 1280, saturated 2051 rows; mixed
+# cycles through lengths from 0 to 2051. `topologies = ["published"]` with empty batches and kinds takes the 106 rows of
+# the source thread's two sweeps.
 
 # %% tags=["parameters"]
 op = "qsa.packed_decode"  # operator
-topologies = ["tp1", "tp2"]  # tp1: 24 query and 2 KV heads; tp2: half of it on one of two ranks
-batches = [1, 2, 4]  # rows a call, 1 to 128
-kinds = ["short", "medium"]  # length classes: short, medium, saturated, mixed
+topologies = ["tp1", "tp2"]  # tp1: 24 query and 2 KV heads; tp2: half on one of two ranks; or ["published"] alone
+batches = [1, 2, 4]  # rows a call, 1 to 128; of published rows, those to take, all where empty
+kinds = ["short", "medium"]  # length classes: short, medium, saturated, mixed; of published rows as batches
 kernels = ["grouped"]  # candidate file stems or exported kernel names
 baselines = ["per_head", "flashinfer_ragged_fa2", "flashinfer_ragged_fa3", "flashinfer_paged_tc"]  # first: the one to beat
 seed = 2026  # of the synthetic tensors

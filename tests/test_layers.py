@@ -32,7 +32,8 @@ MAY_IMPORT = {
 MAY_IMPORT["export"] = set(MAY_IMPORT) | {"verify", "timing"}
 MAY_IMPORT["report"] = MAY_IMPORT["export"] | {"export"}
 MAY_IMPORT["batch"] = MAY_IMPORT["report"] | {"report"}
-MAY_IMPORT["notebook"] = MAY_IMPORT["report"] | {"report"}
+MAY_IMPORT["notebook"] = MAY_IMPORT["report"] | {"report", "suites"}
+MAY_IMPORT["suites"] = MAY_IMPORT["timing"] | {"verify", "timing"}
 MAY_IMPORT["cli"] = MAY_IMPORT["batch"] | {"batch", "notebook"}
 
 DOORS = ("nvfp4", "qsa")

@@ -87,5 +87,9 @@ def test_every_notebook_has_its_text() -> None:
         "22_replay_nvfp4",
         "23_sweep_nvfp4",
         "24_pipeline_context",
+        "25_qsa_pipeline",
+        "26_sweep_paged_qsa",
+        "27_trace_qsa",
+        "28_suites_qsa",
         "50_export",
     ]

@@ -16,7 +16,10 @@ import kda_lab
 from kda_lab import qsa
 from kda_lab.dispatch.dispatcher import Dispatcher
 from kda_lab.errors import ContractError, ParameterError
+from kda_lab.ops.protocol import Call
 from kda_lab.ops.qsa_packed_decode.spec import SPEC
+from kda_lab.ops.registry import load_op
+from kda_lab.verify.metrics import rel_l2
 
 HEAVY = (
     "triton",
@@ -166,3 +169,98 @@ def test_shipped_kernels_refuse_a_cpu_call() -> None:
     with pytest.raises(ContractError, match="unsupported QSA call"):
         qsa.packed_decode(*arguments(), max_seqlen_k=5)
     assert (Path(kda_lab.__file__).parent / "kernels").is_dir()
+
+
+STAGES = ("compress_keys", "block_scores", "topk_blocks", "expand_blocks", "compact_kv", "paged_decode")
+"""Stages with a torch function to fall back to; packed decode has none."""
+
+
+def stage_call(name: str) -> Call:
+    """A small call of a stage on the CPU."""
+    cases = load_op(f"qsa.{name}").cases
+    edges = cases.edge_calls(3)
+    return edges["holes"] if "holes" in edges else next(iter(edges.values()))
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_a_stage_has_the_signature_of_its_op(name: str) -> None:
+    """Tensors in the op's order, scalars and outputs by keyword, and the forced kernel; all headings in its docstring."""
+    door, spec = getattr(qsa, name), qsa.STAGES[name]
+    parameters = inspect.signature(door).parameters.values()
+    assert tuple(p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD) == spec.tensors
+    assert {p.name for p in parameters if p.kind is p.KEYWORD_ONLY} == {*spec.scalars, *spec.outputs, "kernel"}
+    headings = re.findall(r"^    ([A-Z][a-z]+):", door.__doc__ or "", re.MULTILINE)
+    assert headings == ["Axes", "Args", "Returns", "Raises", "Numerics", "Work", "Launch", "Source"]
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_a_stage_passes_every_argument_on(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tensors in order, each scalar and each output under its own name, the forced kernel as given."""
+    recorder, spec = Recorder(), qsa.STAGES[name]
+    monkeypatch.setattr(qsa, "DISPATCHER", recorder)
+    tensors = [torch.zeros(2, 3) for _ in spec.tensors]
+    scalars = {scalar: 2 + i for i, scalar in enumerate(spec.scalars)}
+    outputs = {output: torch.zeros(1) for output in spec.outputs}
+    assert getattr(qsa, name)(*tensors, **scalars, **outputs, kernel="mine") == "called"
+    seen = recorder.arguments
+    assert seen["spec"] is spec
+    assert all(a is b for a, b in zip(seen["tensors"], tensors, strict=True))
+    assert seen["scalars"] == scalars
+    assert list(seen["outputs"]) == list(spec.outputs)
+    assert all(seen["outputs"][output] is outputs[output] for output in outputs)
+    assert seen["kernel"] == "mine"
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_a_stage_falls_back_to_torch_on_a_cpu(name: str) -> None:
+    """No kernel serves a CPU: the torch function runs, is counted, and is within the op's own gate of its oracle."""
+    qsa.reset_statistics()
+    call, op = stage_call(name), load_op(f"qsa.{name}")
+    tensors, right = tuple(call.inputs.values()), op.oracle.oracle_fp32(call)
+    found = getattr(qsa, name)(*tensors, **call.scalars, **call.outputs)
+    found = found if isinstance(found, tuple) else (found,)
+    for mine, (output, wanted) in zip(found, right.items(), strict=True):
+        assert mine is call.outputs[output]
+        assert rel_l2(mine, wanted) < 5e-3
+    assert sum(qsa.statistics().fallbacks.values()) == 1
+    text = str(qsa.explain(name, tensors, call.scalars))
+    assert text.splitlines()[0] == f"qsa.{name}: fallback qsa_{name}_torch"
+    qsa.reset_statistics()
+
+
+def test_a_call_outside_of_everything_is_refused_with_the_words_of_its_op() -> None:
+    """Where not even the torch function takes a call it raises, with the stage's opening and each wrong field."""
+    scores, lengths = torch.zeros(2, 8, dtype=torch.float64), torch.zeros(2, dtype=torch.int32)
+    with pytest.raises(ContractError, match=r"^qsa\.topk_blocks: unsupported QSA top-k call: .*scores\.dtype"):
+        qsa.topk_blocks(scores, lengths, k=4)
+
+
+def test_a_buffer_of_another_width_is_refused() -> None:
+    """What k or the ratio says of an output's width is demanded of a given buffer, whatever kernels there are."""
+    lengths = torch.zeros(2, dtype=torch.int32)
+    wide = torch.zeros(2, 5, dtype=torch.int32)
+    with pytest.raises(ContractError, match=r"blocks\.shape\[1\] is 5; allowed: 4"):
+        qsa.topk_blocks(torch.zeros(2, 8), lengths, k=4, blocks=wide)
+    with pytest.raises(ContractError, match=r"tokens\.shape\[1\] is 5; allowed: 11"):
+        qsa.expand_blocks(torch.zeros(2, 2, dtype=torch.int32), lengths, lengths, tokens=wide)
+
+
+def test_an_unknown_stage_cannot_be_explained() -> None:
+    """The stages are listed."""
+    with pytest.raises(ParameterError, match="qsa: stage is 'attend'; allowed: 'compress_keys', 'block_scores'"):
+        qsa.explain("attend", ())
+
+
+def test_the_stages_work_together() -> None:
+    """Selection, expansion and compaction of one row: the tokens of its two best blocks, and its tail."""
+    scores, count = torch.tensor([[1.0, 9.0, 3.0]]), torch.tensor([3], dtype=torch.int32)
+    length = torch.tensor([14], dtype=torch.int32)
+    blocks = qsa.topk_blocks(scores, count, k=2)
+    tokens = qsa.expand_blocks(blocks, length, length - 1)
+    assert tokens.tolist() == [[4, 5, 6, 7, 8, 9, 10, 11, 12, 13, -1]]
+    pool = torch.arange(16).bfloat16()[:, None, None].expand(16, 1, 256).contiguous()
+    table = torch.arange(15, -1, -1, dtype=torch.int32)[None]
+    k, v, ends = qsa.compact_kv(tokens, length, torch.zeros_like(length), table, pool, -pool)
+    assert ends.tolist() == [0, 10]
+    assert k[:, 0, 0].tolist() == [11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 0]
+    assert torch.equal(v, -k)

@@ -21,6 +21,9 @@ from kda_lab.dispatch.explanation import Explanation
 from kda_lab.dispatch.fallback import FallbackFunction, chain_reasons
 from kda_lab.dispatch.flashinfer_fp4 import MM_FP4
 from kda_lab.dispatch.loader import KernelFolder, LoadedKernel, load_kernel, read_contracts
+from kda_lab.dispatch.qsa_attention import PAGED_DECODE
+from kda_lab.dispatch.qsa_index import BLOCK_SCORES, COMPRESS_KEYS
+from kda_lab.dispatch.qsa_selection import COMPACT_KV, EXPAND_BLOCKS, TOPK_BLOCKS
 from kda_lab.dispatch.selection import Choice, choose, read_settings
 from kda_lab.dispatch.statistics import RAISED, Counters, Statistics, Tally
 from kda_lab.errors import ContractError, KernelLoadError, ParameterError, Reason
@@ -272,5 +275,7 @@ def _require_own_names(folders: Iterable[KernelFolder], functions: Mapping[str, 
         )
 
 
-DISPATCHER = Dispatcher(fallbacks=(MM_FP4,))
+QSA_STAGES = (COMPRESS_KEYS, BLOCK_SCORES, TOPK_BLOCKS, EXPAND_BLOCKS, COMPACT_KV, PAGED_DECODE)
+"""The torch functions of the stages around packed decode, in the order of the pipeline."""
+DISPATCHER = Dispatcher(fallbacks=(MM_FP4, *QSA_STAGES))
 """The dispatcher of this process, shared by all doors; nothing is read before its first call."""

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from kda_lab.errors import ParameterError, Reason
+from kda_lab.ops.registry import load_op, op_names
 from kda_lab.report.numbers import measured
 from kda_lab.timing.statistics import RowResult
 
@@ -41,6 +42,12 @@ def length_class(row: RowResult) -> str:
     """The row's class in one word; `listed` when its axes list the lengths one by one."""
     value = next((row.axes[name] for name in CLASSES if name in row.axes), "")
     return value if isinstance(value, str) else "listed"
+
+
+def size(row: RowResult) -> str:
+    """The size that the op's source gives the row's class, as `cases.SIZES` has it: `large`; empty where it names none."""
+    sizes = getattr(load_op(row.op).cases, "SIZES", {}) if row.op in op_names() else {}
+    return next((str(name) for name, classes in sizes.items() if length_class(row) in classes), "")
 
 
 def batch_axis(rows: Iterable[RowResult]) -> str:

@@ -67,11 +67,15 @@ def _trials(row: RowResult) -> str:
 
 
 def batch_table(rows: Sequence[RowResult]) -> Table:
-    """Geomean, minimum and count of the ratios of each arm: over all rows, each batch, each topology; a candidate also over each batch of a topology."""
+    """Geomean, minimum and count of the ratios of each arm: over all rows, each batch, each topology; a candidate also over each batch of a topology.
+
+    Where the op's source tells sizes of captures apart, they have lines of their own: `large`, `small`.
+    """
     lines: list[tuple[str, ...]] = []
     compared = [r for r in rows if r.role in ("candidate", "peer")]
     for arm, of_arm in grouping.grouped(compared, lambda r: r.arm).items():
         lines.append(_batch_line(arm, "all", "all", of_arm))
+        lines += _lines_by_size(arm, of_arm)
         lines += _lines_by_batch(arm, "all", of_arm)
         topologies = list(grouping.grouped(of_arm, grouping.topology).values())
         for members in topologies if len(topologies) > 1 else []:
@@ -99,6 +103,11 @@ def batch_table(rows: Sequence[RowResult]) -> Table:
 def _lines_by_batch(arm: str, topology: str, rows: Sequence[RowResult]) -> list[tuple[str, ...]]:
     batches = grouping.grouped([r for r in rows if grouping.batch(r) is not None], grouping.batch)
     return [_batch_line(arm, topology, f"{batch:g}", batches[batch]) for batch in sorted(batches)]
+
+
+def _lines_by_size(arm: str, rows: Sequence[RowResult]) -> list[tuple[str, ...]]:
+    sizes = grouping.grouped([r for r in rows if grouping.size(r)], grouping.size)
+    return [_batch_line(arm, "all", size, sizes[size]) for size in sorted(sizes)]
 
 
 def _batch_line(arm: str, topology: str, batch: str, rows: Sequence[RowResult]) -> tuple[str, ...]:

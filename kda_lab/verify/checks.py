@@ -136,7 +136,9 @@ def _output_finite(seen: Observation) -> Finding:
         return _missing(seen, "first")
     broken = 0
     for name, output in first.outputs.items():
-        broken += int(torch.count_nonzero(~torch.isfinite(output) & ~first.unwritten[name]))
+        # An oracle is finite, save for the -inf of an op that says so: there, and only there, it is the answer.
+        right = (output == first.contents.fp32[name]) & torch.isinf(output)
+        broken += int(torch.count_nonzero(~torch.isfinite(output) & ~first.unwritten[name] & ~right))
     return Finding(float(broken), 0.0, f"{broken} written elements are NaN or infinite" if broken else "")
 
 

@@ -15,14 +15,15 @@ CHUNK = 1 << 26
 def rel_l2(value: torch.Tensor, reference: torch.Tensor) -> float:
     """‖value − reference‖₂ / ‖reference‖₂ over all elements, accumulated in FP64; dimensionless.
 
-    0 when both are zero everywhere, infinity when only the reference is, NaN when `value` holds NaN.
+    0 when both are zero everywhere, infinity when only the reference is, NaN when `value` holds NaN. An infinity of
+    the reference that the value has too counts as an exact zero of both; one that it has not gives NaN.
 
     Raises:
         VerificationError: the shapes differ.
     """
     _same_shape(value, reference)
-    reference64 = reference.double()
-    difference = float(torch.linalg.vector_norm(value.double() - reference64))
+    value64, reference64 = _without_shared_infinities(value.double(), reference.double())
+    difference = float(torch.linalg.vector_norm(value64 - reference64))
     return _ratio(difference, float(torch.linalg.vector_norm(reference64)))
 
 
@@ -34,8 +35,8 @@ def row_errors(value: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
     _same_shape(value, reference)
     if value.dim() == 0:
         value, reference = value[None], reference[None]
-    reference64 = reference.double()
-    difference = torch.linalg.vector_norm(value.double() - reference64, dim=-1)
+    value64, reference64 = _without_shared_infinities(value.double(), reference.double())
+    difference = torch.linalg.vector_norm(value64 - reference64, dim=-1)
     norm = torch.linalg.vector_norm(reference64, dim=-1)
     ratio = difference / norm
     return torch.where((norm == 0) & (difference == 0), torch.zeros_like(ratio), ratio)
@@ -63,7 +64,8 @@ def element_max(value: torch.Tensor, reference: torch.Tensor, allowance: torch.T
     _same_shape(allowance, reference)
     ratios = []
     for given, right, allowed in zip(*(t.flatten().split(CHUNK) for t in (value, reference, allowance)), strict=True):
-        error = (given.double() - right.double()).abs_()
+        given64, right64 = _without_shared_infinities(given.double(), right.double())
+        error = (given64 - right64).abs_()
         if error.numel():
             ratios.append(torch.where(error == 0, error, error / allowed).max())
     # torch.max hands a NaN on, of a chunk and of all chunks.
@@ -80,6 +82,14 @@ def worst(values: list[float]) -> float:
 def within(value: float, limit: float) -> bool:
     """Whether `value <= limit`, with both finite: NaN and infinity never pass, on either side."""
     return math.isfinite(value) and math.isfinite(limit) and value <= limit
+
+
+def _without_shared_infinities(value: torch.Tensor, reference: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Both with 0 where they hold the same infinity, whose difference would be NaN; as given where there is none."""
+    shared = torch.isinf(reference) & (value == reference)
+    if not bool(shared.any()):
+        return value, reference
+    return value.masked_fill(shared, 0.0), reference.masked_fill(shared, 0.0)
 
 
 def _same_shape(value: torch.Tensor, reference: torch.Tensor) -> None:

@@ -16,7 +16,7 @@ from kda_lab.errors import VerificationError
 from kda_lab.verify import checks, guarded, launching, metrics, observation, reference
 
 JUDGES: tuple[ModuleType, ...] = (checks, guarded, launching, metrics, observation, reference)
-TORCH_NAMES = ("isfinite", "count_nonzero", "equal", "stack", "zeros_like", "full_like")
+TORCH_NAMES = ("isfinite", "isinf", "count_nonzero", "equal", "stack", "zeros_like", "full_like")
 TENSOR_NAMES = ("double", "to", "copy_", "clone", "view", "fill_", "all", "any", "__eq__", "__ne__")
 
 

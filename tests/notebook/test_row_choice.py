@@ -20,17 +20,18 @@ def test_every_combination_in_order() -> None:
 
 
 def test_published_rows_are_the_sources_own() -> None:
-    """All 29 calls of the source thread; batches and classes narrow them, and an empty list narrows nothing."""
+    """All 29 calls of the GEMM's source thread, all 106 rows of QSA's; batches and classes narrow them, and an empty list narrows nothing."""
     assert len(chosen_rows(GEMM, ["published"], [], [])) == 29
     decode = chosen_rows(GEMM, ["published"], [1, 2, 4, 8, 9], ["random"])
     assert len(decode) == 26
+    assert len(chosen_rows(QSA, ["published"], [], [])) == 106
+    assert len(chosen_rows(QSA, ["published"], [128], ["medium"])) == 2
     assert {r.parameters["M"] for r in decode} == {1, 2, 4, 8, 9}
 
 
 @pytest.mark.parametrize(
     ("op", "groups", "batches", "words"),
     [
-        (QSA, ["published"], [], "The cases of qsa.packed_decode name no published rows"),
         (GEMM, ["published", "tiny_a"], [], "allowed: 'published' alone, or others"),
         (GEMM, ["published"], [1, 3], r"batches is \[3\]; allowed: 1, 2, 4, 8, 9, 4369. Name batches and kinds of"),
         (GEMM, ["published"], [True], r"batches is \[True\]; allowed: 1, 2"),
@@ -41,9 +42,16 @@ def test_published_rows_are_the_sources_own() -> None:
     ],
 )
 def test_what_is_refused(op: str, groups: list[str], batches: list[int], words: str) -> None:
-    """An op without published rows, a mixture, no row, an unknown or doubled value: each by name."""
+    """A mixture, no row, an unknown or doubled value: each by name."""
     with pytest.raises(ParameterError, match=words):
         chosen_rows(op, groups, batches, ["random"])
+
+
+def test_an_op_without_published_rows_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its cases offer none, and the words say so."""
+    monkeypatch.delattr(load_op(QSA).cases, "published")
+    with pytest.raises(ParameterError, match=r"The cases of qsa\.packed_decode name no published rows"):
+        chosen_rows(QSA, ["published"], [], [])
 
 
 @pytest.mark.parametrize("kind", ["randm", "exact"])

@@ -154,3 +154,18 @@ def test_refusals_and_stress() -> None:
     }
     assert tables.stress_table([stress]).lines[0][3:7] == ("10000", "0", "0", "passed")
     assert tables.stress_table([{**stress, "passed": False, "failure": "hung"}]).lines[0][6:] == ("FAILED", "hung")
+
+
+def test_sizes_of_captures_have_lines_of_their_own(one_row: Make) -> None:
+    """Large and small captures, as the op's source tells them apart, each with its own geomean; sweep rows have none."""
+    classes = {"q12": 2.0, "q4-saturated": 8.0, "q1": 3.0, "short": 50.0}
+    rows = [
+        one_row(op="qsa.packed_decode", row=f"tp1-{k}", axes={"HQ": 24, "B": 1, "lengths": k}, ratio=ratio)
+        for k, ratio in classes.items()
+    ]
+    lines = tables.batch_table(rows).lines
+    assert [line[1:6] for line in lines[1:3]] == [
+        ("all", "large", "4.00", "2.00", "2"),
+        ("all", "small", "3.00", "3.00", "1"),
+    ]
+    assert not {"large", "small"} & {line[2] for line in tables.batch_table(rows[3:]).lines}

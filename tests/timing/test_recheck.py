@@ -324,3 +324,10 @@ def test_gpu_refuses_an_arm_that_cannot_be_captured(row: Any) -> None:
     machine = machine_for(torch.device("cuda", torch.cuda.current_device()))
     found = measure.time_row(CudaOp, row, arms, machine=machine, protocol=Protocol(trials=1, spare_trials=0))
     assert {r["arm"]: r["kind"] for r in found} == {"honest": "timing", "twin": "timing", "synchronising": "refused"}
+
+
+@pytest.mark.parametrize(("dead", "error"), [(-math.inf, 0.25), (0.0, math.inf), (math.nan, math.inf)])
+def test_a_score_of_minus_infinity_is_met_or_missed(dead: float, error: float) -> None:
+    """-inf on both sides is agreement; anything else in its place is infinitely wrong."""
+    reference = torch.tensor([4.0, -math.inf])
+    assert recheck._relative_l2(torch.tensor([5.0, dead]), reference) == error

@@ -124,3 +124,27 @@ def test_chunks_make_no_difference(monkeypatch: pytest.MonkeyPatch, chunk: int) 
     assert metrics.element_max(value, reference, allowance) == 6.0
     value[0, 0] = math.nan
     assert math.isnan(metrics.element_max(value, reference, allowance))
+
+
+def test_a_shared_infinity_is_agreement() -> None:
+    """-inf where the reference has it counts as an exact zero of both; the other elements are judged as ever."""
+    reference = torch.tensor([[3.0, -math.inf], [-math.inf, -math.inf]])
+    value = torch.tensor([[3.3, -math.inf], [-math.inf, -math.inf]])
+    assert metrics.rel_l2(value, reference) == pytest.approx(0.1)
+    assert metrics.row_errors(value, reference).tolist() == [pytest.approx(0.1), 0.0]
+    assert metrics.element_max(value, reference, torch.full((2, 2), 0.1)) == pytest.approx(3.0)
+
+
+@pytest.mark.parametrize("wrong", [0.0, -3.4e38, math.inf, math.nan])
+@pytest.mark.parametrize("at", [(0, 0), (0, 1)], ids=["live", "dead"])
+def test_a_missed_infinity_passes_no_limit(wrong: float, at: tuple[int, int]) -> None:
+    """A number in the place of -inf, the other infinity, NaN, or -inf in the place of a number: never within."""
+    reference = torch.tensor([[3.0, -math.inf]])
+    value = reference.clone()
+    value[at] = wrong if at == (0, 1) else -math.inf
+    for found in (
+        metrics.rel_l2(value, reference),
+        metrics.row_max(value, reference),
+        metrics.element_max(value, reference, torch.ones(1, 2)),
+    ):
+        assert not metrics.within(found, 1e300)

@@ -182,3 +182,26 @@ def test_an_exact_capture_has_limit_zero() -> None:
     assert replay(op, arm(lambda value: torch.where(value == 0, -0.0, value)), capture, "cpu").passed
     bit = replay(op, arm(lambda value: value * (1 + 2.0**-23)), capture, "cpu")
     assert {"error_fp32", "row_max", "changed_lengths_shorter", "changed_lengths_longer"} <= set(bit.failed)
+
+
+@pytest.mark.parametrize(("value", "allowed"), [(-math.inf, True), (math.inf, False), (math.nan, False)])
+def test_minus_infinity_is_right_where_the_op_says_so(value: float, allowed: bool) -> None:
+    """An oracle with MINUS_INFINITY may hold -inf; +inf and NaN are refused there too."""
+    op = make_op()
+    for name in ("oracle_fp32", "oracle_fp64", "emulate"):
+        plain = getattr(op.oracle, name)
+
+        def marked(call, plain=plain):
+            found = {n: t.clone() for n, t in plain(call).items()}
+            found["out"][0] = value
+            return found
+
+        setattr(op.oracle, name, marked)
+    with pytest.raises(VerificationError, match="values that are not finite"):
+        make_reference(op, make_capture(), CPU)
+    op.oracle.MINUS_INFINITY = True
+    if allowed:
+        assert make_reference(op, make_capture(), CPU).original.floor < 4e-3
+    else:
+        with pytest.raises(VerificationError, match="values that are not finite"):
+            make_reference(op, make_capture(), CPU)

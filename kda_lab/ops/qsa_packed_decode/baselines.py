@@ -1,4 +1,4 @@
-"""What a packed-decode kernel must beat: the per-head Triton kernel, torch SDPA, FlashInfer's paths.
+"""What a packed-decode kernel must beat: the per-head Triton kernel, torch SDPA, FlashInfer's paths, the thread's schedule.
 
 The first arm is the speed baseline: every ratio of a report divides by it.
 """
@@ -9,13 +9,14 @@ import hashlib
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from kda_lab import interpreter, runtime
+from kda_lab.errors import ParameterError, Reason
 from kda_lab.ops.protocol import Arm, Call, Launcher
 
 # FlashInfer's wrappers ask for a zeroed float workspace of 128 MiB (its documentation).
@@ -74,6 +75,54 @@ def _interpret(
     """The same kernel on larger KV tiles: the interpreter's cost is per operation, so it is five times as fast."""
     axes = {"HQ": q.shape[1], "HKV": k.shape[1], "D": q.shape[2], "BLOCK_D": 1 << (q.shape[2] - 1).bit_length()}
     per_head._per_head_kernel[q.shape[:2]](q, k, v, ends, out, scale, BLOCK_K=INTERPRETED_BLOCK_K, **axes)
+
+
+@dataclass
+class UpstreamArm:
+    """The source thread's schedule, in the Triton kernel of `upstream.py`; one workspace a device, kept."""
+
+    name: str = "upstream_schedule"
+    reads_live_lengths: bool = True
+    concurrency: str = "one workspace a device: launches of several streams or graphs must not overlap"
+    _workspaces: dict[torch.device, Any] = field(default_factory=dict, repr=False)
+
+    @property
+    def source_sha256(self) -> str:
+        return hashlib.sha256(Path(__file__).with_name("upstream.py").read_bytes()).hexdigest()
+
+    def unavailable(self, device: torch.device) -> str:
+        """Why the kernel cannot run on `device`; empty when it can."""
+        if device.type == "cuda" or runtime.interpreter_on():
+            return ""
+        return f"unavailable, because {self.name} is a Triton kernel and there is neither a GPU nor the interpreter"
+
+    def bind(self, calls: Sequence[Call]) -> list[Launcher]:
+        """One launcher a call; the workspace is made here, so that no graph capture allocates it."""
+        if calls and calls[0].device.type == "cpu":
+            interpreter.ensure_faithful()
+        from kda_lab.ops.qsa_packed_decode import upstream  # lazy: triton
+
+        def bound(call: Call) -> Launcher:
+            i, q = call.inputs, call.inputs["q"]
+            if q.shape[0] > upstream.MAX_BATCH:
+                allowed = f"1 to {upstream.MAX_BATCH}"
+                raise ParameterError("qsa.packed_decode", [Reason(f"B of {self.name}", repr(q.shape[0]), allowed)])
+            if q.device not in self._workspaces:
+                self._workspaces[q.device] = upstream.Workspace.of(q.device, q.shape[2])
+            arguments = (i["q"], i["k"], i["v"], i["cu_seqlens_k"], scale_of(call), call.outputs["out"])
+            workspace = self._workspaces[q.device]
+            return lambda: upstream.packed_decode(*arguments, workspace)
+
+        return [bound(call) for call in calls]
+
+    def state_tensors(self) -> dict[str, torch.Tensor]:
+        """The arrival counters of every device, all zero between launches."""
+        return {f"count[{device}]": workspace.count for device, workspace in self._workspaces.items()}
+
+    def reset_state(self) -> None:
+        """Zero every counter after launches that were aborted or overlapped; none may be in flight."""
+        for workspace in self._workspaces.values():
+            workspace.count.zero_()
 
 
 @dataclass(frozen=True)
@@ -200,4 +249,5 @@ ARMS: tuple[Arm, ...] = (
     FlashInferArm("flashinfer_ragged_fa2", _plan_ragged("fa2")),
     FlashInferArm("flashinfer_ragged_fa3", _plan_ragged("fa3")),
     FlashInferArm("flashinfer_paged_tc", _plan_paged),
+    UpstreamArm(),
 )

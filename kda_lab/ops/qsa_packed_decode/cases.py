@@ -28,15 +28,26 @@ MIXED_CYCLE = (1, 0, 2051, 64, 65, 1537, 511, 2048)
 PUBLISHED = {1: (858,), 3: (113, 511, 908), 4: (64, 861, 1307, 2051)}
 PUBLISHED[12] = (97, 211, 389, 511, 607, 701, 809, 857, 881, 893, 907, 911)
 """Row count to the lengths of the calls that the source thread recorded (sglang PR 36845)."""
-KINDS = ("short", "medium", "saturated", "mixed", "published")
+SIZES = {"large": ("q4-saturated", "q12"), "small": ("q1", "q3", "q4-short")}
+"""Sizes that the source thread's geomeans tell apart, with the classes of captures each holds.
+
+Which capture counts as large is inferred: of all splits into whole classes only this one, six captures and nine,
+agrees with the thread's three published geomeans (all, large, small).
+"""
+KINDS = ("short", "medium", "saturated", "mixed", "published", "draft")
 BATCHES = (1, 2, 4, 8, 12, 16, 32, 64, 128)
+SWEEPS: tuple[tuple[tuple[int, ...], tuple[str, ...]], ...] = (
+    (tuple(range(1, 17)), ("short", "saturated")),
+    ((17, 24, 32, 48, 64, 96, 128), ("short", "medium", "saturated")),
+)
+"""Batches and kinds of the source thread's two sweeps: 64 and 42 rows over both topologies (sglang PR 36845)."""
 
 
 def lengths(kind: str, batch: int) -> tuple[int, ...]:
     """Live KV rows of each of `batch` rows.
 
     short 17 to 227, medium 512 to 1280, saturated 2051 each, mixed cycles through eight lengths with
-    a zero and a one, published the recorded ones (batch 1, 3, 4 or 12).
+    a zero and a one, published the recorded ones (batch 1, 3, 4 or 12), draft 2055 each.
 
     Raises:
         ParameterError: unknown kind, a batch below 1, or a batch without published lengths.
@@ -49,6 +60,8 @@ def lengths(kind: str, batch: int) -> tuple[int, ...]:
         return tuple(512 + 97 * r % 769 for r in range(batch))
     if kind == "saturated":
         return (TARGET_WIDTH,) * batch
+    if kind == "draft":
+        return (DRAFT_WIDTH,) * batch
     if kind == "mixed":
         return tuple(MIXED_CYCLE[r % len(MIXED_CYCLE)] for r in range(batch))
     if kind == "published":
@@ -75,6 +88,25 @@ def rows(
                 parameters = {"HQ": HQ, "HKV": HKV, "B": batch, "lengths": kind}
                 found.append(Row(SPEC.name, f"{topology}-B{batch}-{kind}", parameters))
     return found
+
+
+def published() -> list[Row]:
+    """The 106 rows of the source thread's two sweeps; it names batches and classes, the exact lengths are ours."""
+    return [row for batches, kinds in SWEEPS for row in rows(batches=batches, kinds=kinds)]
+
+
+def call_of(
+    live: Sequence[int], heads: tuple[int, int], seed: int, device: torch.device | str = "cpu", label: str = "call"
+) -> Call:
+    """A call of these very lengths, with contents as those of `synthesise`.
+
+    Args:
+        live: KV rows of each query row, 0 or more.
+        heads: (HQ, HKV).
+        seed: with the label, of the contents.
+        label: of the call.
+    """
+    return _peaky(label, heads, live, "listed", seed, device)
 
 
 def synthesise(row: Row, seed: int, device: torch.device | str = "cpu") -> Call:

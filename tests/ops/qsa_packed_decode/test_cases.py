@@ -62,7 +62,7 @@ def test_published_lengths_are_those_of_the_source_thread() -> None:
         (
             "long",
             4,
-            r"qsa\.packed_decode: kind is 'long'; allowed: 'short', 'medium', 'saturated', 'mixed', 'published'\.",
+            r"qsa\.packed_decode: kind is 'long'; allowed: 'short', 'medium', 'saturated', 'mixed', 'published', 'draft'\.",
         ),
         ("short", 0, r"batch is 0; allowed: 1 or more\."),
         ("published", 5, r"batch is 5; allowed: 1, 3, 4, 12 for published lengths\."),
@@ -289,3 +289,21 @@ def test_edge_calls_are_what_their_names_say() -> None:
     assert edges["equal_values"].inputs["v"].unique().numel() == 1
     assert max(live(edges["draft_width"])) == 2055
     assert edges["draft_width"].inputs["q"].shape[1] == 12
+
+
+def test_published_rows_are_those_of_both_sweeps() -> None:
+    """64 rows of batches 1 to 16, 42 of seven larger ones, both topologies, each label once."""
+    found = cases.published()
+    small = [r for r in found if r.parameters["B"] <= 16]
+    assert (len(small), len(found) - len(small), len({r.label for r in found})) == (64, 42, 106)
+    assert {r.parameters["lengths"] for r in small} == {"short", "saturated"}
+    assert {r.parameters["HQ"] for r in found} == {24, 12}
+    assert sorted({r.parameters["B"] for r in found}) == [*range(1, 17), 17, 24, 32, 48, 64, 96, 128]
+
+
+def test_a_call_of_listed_lengths_has_them() -> None:
+    """Offsets, heads and label are those asked for; another seed gives other contents."""
+    call = cases.call_of((3, 0, 5), (12, 1), 7, label="mine")
+    assert call.inputs["cu_seqlens_k"].tolist() == [0, 3, 3, 8]
+    assert (call.inputs["q"].shape, call.inputs["k"].shape, call.label) == ((3, 12, 256), (8, 1, 256), "mine")
+    assert not torch.equal(call.inputs["k"], cases.call_of((3, 0, 5), (12, 1), 8, label="mine").inputs["k"])

@@ -1,0 +1,1 @@
+"""What the QSA ops share and no op itself: model profile, geometry, rotary embedding, RMS norm."""

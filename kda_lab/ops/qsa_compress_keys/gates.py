@@ -1,0 +1,81 @@
+"""Tolerances of `qsa.compress_keys`: one table, with the source of every limit; README.md has the measurements.
+
+Entries are rounded to BF16 once, which costs 1.66e-3 (rel-L2); the mean's rounding is part of the definition and costs
+nothing. Slots and the ring are exact, which `element_max` demands of each element.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from kda_lab.errors import ParameterError, Reason
+
+ROOM = "qsa.compress_keys"
+KINDS = ("real", "synthetic")
+FLOOR_FACTOR = 1.1
+"""Room above the emulated floor where few elements make it vary: FP32 sums in another order move it by under 1 %."""
+ERROR = 2e-3
+
+
+@dataclass(frozen=True)
+class Gate:
+    """One rule with its limit for real and for synthetic captures."""
+
+    gate: str
+    """Name of the check that applies it."""
+    metric: str
+    real: float
+    synthetic: float
+    source: str
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Limits of one capture, both rel-L2 against the unrounded FP32 oracle."""
+
+    error: float
+    """Over each whole output."""
+    row_max: float
+    """Over the worst entry."""
+
+
+_BF16 = "rounding an exact result to BF16 costs 1.66e-3 (README of this op)"
+_EXACT = "bits must agree: 0 elements may differ"
+_FLOOR = f"but at least {FLOOR_FACTOR} times the emulated floor"
+_ALLOWED = "one BF16 ulp and 1e-5 of the row's size; 0 for slots and ring"
+
+TOLERANCES: tuple[Gate, ...] = (
+    Gate("error_fp32", f"rel-L2 over each output against FP32, {_FLOOR}", ERROR, ERROR, _BF16),
+    Gate("error_pinned", f"rel-L2 against the pinned output, {_FLOOR}", ERROR, ERROR, _BF16),
+    Gate("row_max", f"rel-L2 of the worst row against FP32, {_FLOOR}", ERROR, ERROR, _BF16),
+    Gate("element_max", f"error of the worst element over its allowance: {_ALLOWED}", 1.0, 1.0, _BF16),
+    Gate("output_written", "elements that no launch wrote", 0.0, 0.0, _EXACT),
+    Gate("output_finite", "elements that are NaN or infinite", 0.0, 0.0, _EXACT),
+    Gate("guards", "elements written outside the outputs", 0.0, 0.0, _EXACT),
+    Gate("inputs_unchanged", "inputs whose bits changed: the ring among them", 0.0, 0.0, _EXACT),
+    Gate("repeat_bits", "outputs whose bits differ between launches", 0.0, 0.0, _EXACT),
+    Gate("changed_keys", f"as error_fp32, row_max and element_max on new keys, {_FLOOR}", ERROR, ERROR, _BF16),
+    Gate("changed_positions", f"the same on a later step of the requests, {_FLOOR}", ERROR, ERROR, _BF16),
+    Gate("state_zero", "elements of state that are not zero between calls", 0.0, 0.0, _EXACT),
+)
+
+
+def limits(kind: str, floor: float, row_floor: float | None = None) -> Limits:
+    """Limits for a capture of this kind.
+
+    Args:
+        kind: `real` or `synthetic`; both are judged alike, since rounding costs the same on either.
+        floor: rel-L2 of `oracle.emulate` against `oracle.oracle_fp64` on the capture, over the worst output.
+        row_floor: the same over its worst row; None where only `floor` is known, which counts as the row's too.
+
+    Raises:
+        ParameterError: unknown kind, or a floor that is negative or not finite.
+    """
+    if kind not in KINDS:
+        raise ParameterError(ROOM, [Reason("kind", repr(kind), "'real', 'synthetic'")])
+    row_floor = floor if row_floor is None else row_floor
+    for name, value in (("floor", floor), ("row_floor", row_floor)):
+        if not (math.isfinite(value) and value >= 0):
+            raise ParameterError(ROOM, [Reason(name, repr(value), "a finite number of at least 0", "Mend the oracle.")])
+    return Limits(error=max(ERROR, FLOOR_FACTOR * floor), row_max=max(ERROR, FLOOR_FACTOR * row_floor))
