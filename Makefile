@@ -7,6 +7,10 @@ BIN := $(VENV)/bin
 # The lock is for Python 3.11 and later; Python 3.10, or `make LOCK= …`, takes what pyproject.toml allows.
 LOCK := $(shell $(PYTHON) -c "import sys; print('requirements/cpu.lock' if sys.version_info >= (3, 11) else '')")
 
+# One process a CPU, a file to each; torch would start a thread a CPU in every one of them.
+SHARED := --numprocesses auto --dist loadfile
+EACH_CPU := OMP_NUM_THREADS=1
+
 .PHONY: demo test lint docs report
 
 $(VENV)/ready: pyproject.toml $(LOCK) requirements/models.txt
@@ -30,8 +34,8 @@ demo: $(VENV)/ready
 	@echo "Open reports/local/demo/index.html; times recorded on an H200: reports/h200-replay-qsa/index.html"
 
 test: $(VENV)/ready
-	$(BIN)/python -m pytest tests
-	$(BIN)/python -m pytest --nbval-lax --nbval-cell-timeout=1200 --timeout=1200 notebooks
+	$(EACH_CPU) $(BIN)/python -m pytest $(SHARED) tests
+	$(EACH_CPU) $(BIN)/python -m pytest $(SHARED) --nbval-lax --nbval-cell-timeout=1200 --timeout=1200 notebooks
 
 lint: $(VENV)/ready
 	$(BIN)/ruff check .

@@ -4,36 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from kda_lab.errors import ParameterError, Reason
+from kda_lab.ops.gate import EXACT, Gate, Limits, check_kind
 
-KINDS = ("real", "synthetic")
-
-
-@dataclass(frozen=True)
-class Gate:
-    """One rule with its limit for real and for synthetic captures."""
-
-    gate: str
-    """Name of the check that applies it."""
-    metric: str
-    real: float
-    synthetic: float
-    source: str
-
-
-@dataclass(frozen=True)
-class Limits:
-    """Limits of one capture, both rel-L2 against the oracle."""
-
-    error: float
-    """Over each whole output."""
-    row_max: float
-    """Over the worst row."""
-
-
-_EXACT = "bits must agree: 0 elements may differ"
 _RULES = {
     "error_fp32": "rel-L2 over each output against the oracle",
     "error_pinned": "rel-L2 against the pinned output",
@@ -54,7 +28,7 @@ def exact_gates(changes: Sequence[str]) -> tuple[Gate, ...]:
     """
     rules = {**_RULES, **dict.fromkeys(changes, "as error_fp32 and row_max on new contents")}
     rules["state_zero"] = "elements of state that are not zero between calls"
-    return tuple(Gate(name, metric, 0.0, 0.0, _EXACT) for name, metric in rules.items())
+    return tuple(Gate(name, metric, 0.0, 0.0, EXACT) for name, metric in rules.items())
 
 
 def exact_limits(room: str, kind: str, floor: float, row_floor: float | None = None) -> Limits:
@@ -69,8 +43,7 @@ def exact_limits(room: str, kind: str, floor: float, row_floor: float | None = N
     Raises:
         ParameterError: unknown kind, or a floor other than 0, which says that oracle and emulation disagree.
     """
-    if kind not in KINDS:
-        raise ParameterError(room, [Reason("kind", repr(kind), "'real', 'synthetic'")])
+    check_kind(room, kind)
     for name, value in (("floor", floor), ("row_floor", 0.0 if row_floor is None else row_floor)):
         if math.isnan(value) or value != 0.0:
             raise ParameterError(room, [Reason(name, repr(value), "0, since nothing is rounded", "Mend the oracle.")])

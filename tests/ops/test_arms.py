@@ -70,7 +70,7 @@ def test_a_candidate_in_the_folder_of_another_op_is_refused(tmp_path: Path) -> N
     shutil.copy(CANDIDATES / OP / "grouped.py", tmp_path / "nvfp4.gemm")
     words = "kernels of nvfp4.gemm is 'grouped'; allowed: grouped. Its CONTRACT is of qsa.packed_decode"
     with pytest.raises(ParameterError, match=words):
-        arms.chosen_arms("nvfp4.gemm", ["grouped"], ["cublas_bf16"], tmp_path, EXPORTED)
+        arms.chosen_arms("nvfp4.gemm", ["grouped"], ["cublas_bf16"], tmp_path, tmp_path / "no_kernels")
 
 
 def test_a_kernel_whose_contract_cannot_be_read_says_why(tmp_path: Path) -> None:

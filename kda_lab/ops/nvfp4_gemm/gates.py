@@ -6,13 +6,9 @@ have no such floor, and are judged far more closely: the floor of a call says wh
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
-
-from kda_lab.errors import ParameterError, Reason
+from kda_lab.ops.gate import EXACT, Gate, Limits, check_floors, check_kind
 
 ROOM = "nvfp4.gemm"
-KINDS = ("real", "synthetic")
 BF16_FLOOR = 1e-4
 """A floor above it comes from BF16 outputs; FP32 outputs have one near 3e-8."""
 FP32_ERROR = 1e-5
@@ -20,31 +16,7 @@ FP32_ERROR = 1e-5
 FLOOR_FACTOR = 1.1
 """Room above the emulated floor where few outputs make it vary: FP32 accumulation moves it by under 1 %."""
 
-
-@dataclass(frozen=True)
-class Gate:
-    """One rule with its limit for real and for synthetic captures, BF16 outputs."""
-
-    gate: str
-    """Name of the check that applies it."""
-    metric: str
-    real: float
-    synthetic: float
-    source: str
-
-
-@dataclass(frozen=True)
-class Limits:
-    """Limits of one capture, both rel-L2 against the unrounded FP32 oracle."""
-
-    error: float
-    """Over the whole output."""
-    row_max: float
-    """Over the worst token."""
-
-
 _FLOOR = f"but at least {FLOOR_FACTOR} times the emulated floor; {FP32_ERROR:g} for FP32 outputs, 0 for exact rows"
-_EXACT = "bits must agree: 0 elements may differ"
 _ALLOWED = "1 ulp of a BF16 output, and 1e-5 |alpha| sum |terms|; 0 for exact rows"
 _ELEMENT = "measured (README of this op): right kernels reach 0.5 of it for BF16; FP32 sums rounded towards zero 0.13"
 _BF16 = "rounding an exact result to BF16 costs 1.66e-3 (README of this op); FP32 outputs: measured, below 2e-6"
@@ -54,14 +26,14 @@ TOLERANCES: tuple[Gate, ...] = (
     Gate("error_pinned", f"rel-L2 against the pinned output, {_FLOOR}", 2e-3, 2e-3, _BF16),
     Gate("row_max", f"rel-L2 of the worst token against FP32, {_FLOOR}", 2e-3, 2e-3, _BF16),
     Gate("element_max", f"error of the worst element over its allowance: {_ALLOWED}", 1.0, 1.0, _ELEMENT),
-    Gate("output_written", "elements that no launch wrote", 0.0, 0.0, _EXACT),
-    Gate("output_finite", "elements that are NaN or infinite", 0.0, 0.0, _EXACT),
-    Gate("guards", "elements written outside the output", 0.0, 0.0, _EXACT),
-    Gate("inputs_unchanged", "inputs whose bits changed", 0.0, 0.0, _EXACT),
-    Gate("repeat_bits", "outputs whose bits differ between launches", 0.0, 0.0, _EXACT),
+    Gate("output_written", "elements that no launch wrote", 0.0, 0.0, EXACT),
+    Gate("output_finite", "elements that are NaN or infinite", 0.0, 0.0, EXACT),
+    Gate("guards", "elements written outside the output", 0.0, 0.0, EXACT),
+    Gate("inputs_unchanged", "inputs whose bits changed", 0.0, 0.0, EXACT),
+    Gate("repeat_bits", "outputs whose bits differ between launches", 0.0, 0.0, EXACT),
     Gate("changed_x", f"as error_fp32 and row_max on new activations, {_FLOOR}", 2e-3, 2e-3, _BF16),
     Gate("changed_alpha", f"as error_fp32 and row_max on a new alpha too, {_FLOOR}", 2e-3, 2e-3, _BF16),
-    Gate("state_zero", "elements of state that are not zero between calls", 0.0, 0.0, _EXACT),
+    Gate("state_zero", "elements of state that are not zero between calls", 0.0, 0.0, EXACT),
 )
 
 
@@ -79,12 +51,9 @@ def limits(kind: str, floor: float, row_floor: float | None = None) -> Limits:
     Raises:
         ParameterError: unknown kind, or a floor that is negative or not finite.
     """
-    if kind not in KINDS:
-        raise ParameterError(ROOM, [Reason("kind", repr(kind), "'real', 'synthetic'")])
+    check_kind(ROOM, kind)
     row_floor = floor if row_floor is None else row_floor
-    for name, value in (("floor", floor), ("row_floor", row_floor)):
-        if not (math.isfinite(value) and value >= 0):
-            raise ParameterError(ROOM, [Reason(name, repr(value), "a finite number of at least 0", "Mend the oracle.")])
+    check_floors(ROOM, floor, row_floor)
     if floor == 0.0:
         return Limits(0.0, 0.0)
     if floor <= BF16_FLOOR:

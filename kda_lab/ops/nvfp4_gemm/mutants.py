@@ -8,8 +8,7 @@ quantiser's own tests hold the ties. At the store both ways of breaking a tie ar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 
 import torch
 
@@ -18,7 +17,8 @@ from kda_lab.ops.nvfp4_gemm import emulated, mistakes
 from kda_lab.ops.nvfp4_gemm.emulated import Gemm, ReadScales
 from kda_lab.ops.nvfp4_gemm.mistakes import by_offset
 from kda_lab.ops.nvfp4_gemm.oracle import BLOCK, geometry
-from kda_lab.ops.protocol import Call, FunctionArm, Launcher, Mutant
+from kda_lab.ops.protocol import Call, FunctionArm, Mutant
+from kda_lab.ops.wrong import baked
 
 FEW_OUTPUTS = 128
 """Below as many BF16 outputs, one wrong rounding is within the scatter of right ones."""
@@ -28,27 +28,6 @@ SECOND_ROUNDING = (1.002, 1.96)
 """Mantissas of alpha for which a second rounding costs as much: it does less near a power of two."""
 SEEN_MANTISSA = 1.4
 """1 % of a number with this mantissa is 1.8 ulp of BF16: after its rounding, still more than one."""
-
-
-@dataclass(frozen=True)
-class _BakedArm:
-    """An arm that copies some inputs when it is bound, and never looks at them again."""
-
-    name: str
-    baked: tuple[str, ...]
-    source_sha256: str = ""
-    reads_live_lengths: bool = True
-    """Claimed by every mutant, so that the checks with changed contents judge it."""
-
-    def unavailable(self, device: torch.device) -> str:
-        return ""
-
-    def bind(self, calls: Sequence[Call]) -> list[Launcher]:
-        return [self._launcher(call) for call in calls]
-
-    def _launcher(self, call: Call) -> Launcher:
-        copies = {name: call.inputs[name].clone() for name in self.baked}
-        return lambda: Gemm()(call.with_inputs(**copies))
 
 
 def _is_alive(call: Call) -> bool:
@@ -182,7 +161,7 @@ def _plain(
 
 
 def _baked(name: str, what: str, *inputs: str) -> Mutant:
-    return Mutant(name, what, lambda: _BakedArm(name, inputs))
+    return Mutant(name, what, lambda: baked(name, inputs, Gemm()))
 
 
 def _misread(name: str, what: str, tensor: str, read: ReadScales) -> Mutant:

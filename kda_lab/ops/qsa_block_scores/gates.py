@@ -7,42 +7,14 @@ as that would let a missing head or a score rounded to BF16 pass.
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
-
-from kda_lab.errors import ParameterError, Reason
+from kda_lab.ops.gate import EXACT, Gate, Limits, check_floors, check_kind
 
 ROOM = "qsa.block_scores"
-KINDS = ("real", "synthetic")
 FLOOR_FACTOR = 10.0
 """Room above the emulated floor, which lies near 1e-7: other orders of summation."""
 ERROR = 2e-5
 
-
-@dataclass(frozen=True)
-class Gate:
-    """One rule with its limit for real and for synthetic captures."""
-
-    gate: str
-    """Name of the check that applies it."""
-    metric: str
-    real: float
-    synthetic: float
-    source: str
-
-
-@dataclass(frozen=True)
-class Limits:
-    """Limits of one capture, both rel-L2 of the live scores against the unrounded FP32 oracle."""
-
-    error: float
-    """Over the whole output."""
-    row_max: float
-    """Over the worst row."""
-
-
 _MEASURED = "measured: FP32 sums in any order stay below 1e-6; sums rounded towards zero below 5e-6 (README of this op)"
-_EXACT = "bits must agree: 0 elements may differ"
 _DEAD = "; a score of -inf must be -inf"
 
 TOLERANCES: tuple[Gate, ...] = (
@@ -50,14 +22,14 @@ TOLERANCES: tuple[Gate, ...] = (
     Gate("error_pinned", f"rel-L2 against the pinned output{_DEAD}", ERROR, ERROR, _MEASURED),
     Gate("row_max", f"rel-L2 of the worst row against FP32{_DEAD}", ERROR, ERROR, _MEASURED),
     Gate("element_max", "error of the worst score over 2e-5 of the magnitudes of its terms", 1.0, 1.0, _MEASURED),
-    Gate("output_written", "elements that no launch wrote", 0.0, 0.0, _EXACT),
-    Gate("output_finite", "elements that are NaN, infinite where the oracle is finite, or +inf", 0.0, 0.0, _EXACT),
-    Gate("guards", "elements written outside the output", 0.0, 0.0, _EXACT),
-    Gate("inputs_unchanged", "inputs whose bits changed", 0.0, 0.0, _EXACT),
-    Gate("repeat_bits", "outputs whose bits differ between launches", 0.0, 0.0, _EXACT),
+    Gate("output_written", "elements that no launch wrote", 0.0, 0.0, EXACT),
+    Gate("output_finite", "elements that are NaN, infinite where the oracle is finite, or +inf", 0.0, 0.0, EXACT),
+    Gate("guards", "elements written outside the output", 0.0, 0.0, EXACT),
+    Gate("inputs_unchanged", "inputs whose bits changed", 0.0, 0.0, EXACT),
+    Gate("repeat_bits", "outputs whose bits differ between launches", 0.0, 0.0, EXACT),
     Gate("changed_lengths_shorter", "as error_fp32, row_max and element_max on new contents", ERROR, ERROR, _MEASURED),
     Gate("changed_lengths_longer", "as error_fp32, row_max and element_max on new contents", ERROR, ERROR, _MEASURED),
-    Gate("state_zero", "elements of state that are not zero between calls", 0.0, 0.0, _EXACT),
+    Gate("state_zero", "elements of state that are not zero between calls", 0.0, 0.0, EXACT),
 )
 
 
@@ -72,10 +44,7 @@ def limits(kind: str, floor: float, row_floor: float | None = None) -> Limits:
     Raises:
         ParameterError: unknown kind, or a floor that is negative or not finite.
     """
-    if kind not in KINDS:
-        raise ParameterError(ROOM, [Reason("kind", repr(kind), "'real', 'synthetic'")])
+    check_kind(ROOM, kind)
     row_floor = floor if row_floor is None else row_floor
-    for name, value in (("floor", floor), ("row_floor", row_floor)):
-        if not (math.isfinite(value) and value >= 0):
-            raise ParameterError(ROOM, [Reason(name, repr(value), "a finite number of at least 0", "Mend the oracle.")])
+    check_floors(ROOM, floor, row_floor)
     return Limits(error=max(ERROR, FLOOR_FACTOR * floor), row_max=max(ERROR, FLOOR_FACTOR * row_floor))

@@ -6,15 +6,16 @@ Every mutant computes in FP32 on any device and would be right without its mista
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 
 from kda_lab.ops.precision import full_fp32
-from kda_lab.ops.protocol import Arm, Call, FunctionArm, Launcher, Mutant
+from kda_lab.ops.protocol import Arm, Call, FunctionArm, Mutant
 from kda_lab.ops.qsa.geometry import INDEX_DIM, PAGE_ENTRIES, RATIO
 from kda_lab.ops.qsa_block_scores.oracle import live_lengths
+from kda_lab.ops.wrong import all_zero, baked, untouched
 
 
 def _right_entries(call: Call, row: int, length: int) -> torch.Tensor:
@@ -97,14 +98,6 @@ def _next_page(call: Call, row: int, length: int) -> torch.Tensor:
     return pages[row, column].long() * PAGE_ENTRIES + n % PAGE_ENTRIES
 
 
-def _all_zero(call: Call) -> None:
-    call.outputs["scores"].zero_()
-
-
-def _untouched(call: Call) -> None:
-    """Write nothing."""
-
-
 def _live_only(call: Call) -> None:
     """Dead scores are left as they were."""
     scores = _Scores().output(call)
@@ -112,30 +105,9 @@ def _live_only(call: Call) -> None:
         call.outputs["scores"][b, :length] = scores[b, :length]
 
 
-@dataclass(frozen=True)
-class _BakedArm:
-    """An arm that copies some inputs when it is bound, and never looks at them again."""
-
-    name: str
-    baked: tuple[str, ...]
-    source_sha256: str = ""
-    reads_live_lengths: bool = True
-    """Claimed by every mutant, so that the checks with changed lengths judge it."""
-
-    def unavailable(self, device: torch.device) -> str:
-        return ""
-
-    def bind(self, calls: Sequence[Call]) -> list[Launcher]:
-        return [self._launcher(call) for call in calls]
-
-    def _launcher(self, call: Call) -> Launcher:
-        copies = {name: call.inputs[name].clone() for name in self.baked}
-        return lambda: _Scores()(call.with_inputs(**copies))
-
-
 def _baked(name: str, what: str, *tensors: str) -> Mutant:
     def fresh() -> Arm:
-        return _BakedArm(name, tensors)
+        return baked(name, tensors, _Scores())
 
     return Mutant(name, what, fresh, _some(lambda n, most: n > 0), "all rows are empty")
 
@@ -212,8 +184,8 @@ _ALIVE = (_scores_something, "no live score is above zero")
 _DEAD = (_some(lambda n, most: n < most), "every row has all of its blocks")
 
 MUTANTS: tuple[Mutant, ...] = (
-    _plain("untouched", "Writes nothing.", _untouched),
-    _plain("all_zero", "Writes zeros.", _all_zero, *_ALIVE),
+    _plain("untouched", "Writes nothing.", untouched),
+    _plain("all_zero", "Writes zeros.", all_zero, *_ALIVE),
     _plain("relu_missing", "Negative products count.", _Scores(total=lambda d: d.sum(0)), *_NEGATIVE),
     _plain("relu_of_sum", "The ReLU is of the sum over heads.", _Scores(total=lambda d: d.sum(0).relu()), *_NEGATIVE),
     _plain("absolute", "Magnitudes are summed.", _Scores(total=lambda d: d.abs().sum(0)), *_NEGATIVE),

@@ -7,12 +7,13 @@ call (no hole, one request, no tail) it does not apply: `applies` compares what 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 
-from kda_lab.ops.protocol import Call, FunctionArm, Launcher, Mutant
+from kda_lab.ops.protocol import Call, FunctionArm, Mutant
+from kda_lab.ops.wrong import all_zero, baked, untouched
 
 STEPS = 4
 """Newer columns of a draft row: 2055 = 2051 + 4."""
@@ -103,36 +104,6 @@ def _fresh(like: torch.Tensor) -> torch.Tensor:
     return torch.full_like(like, float("nan") if like.is_floating_point() else -7)
 
 
-def _all_zero(call: Call) -> None:
-    for tensor in call.outputs.values():
-        tensor.zero_()
-
-
-def _untouched(call: Call) -> None:
-    """Write nothing."""
-
-
-@dataclass(frozen=True)
-class _Baked:
-    """An arm that reads some inputs when it is bound."""
-
-    name: str
-    baked: tuple[str, ...]
-    source_sha256: str = ""
-    reads_live_lengths: bool = True
-    """Claimed, so that the checks with changed lengths judge it."""
-
-    def unavailable(self, device: torch.device) -> str:
-        return ""
-
-    def bind(self, calls: Sequence[Call]) -> list[Launcher]:
-        return [self._launcher(call) for call in calls]
-
-    def _launcher(self, call: Call) -> Launcher:
-        copies = {name: call.inputs[name].clone() for name in self.baked}
-        return lambda: _Compact()(call.with_inputs(**copies))
-
-
 def _mutant(name: str, what: str, compact: _Compact, why_not: str) -> Mutant:
     return Mutant(name, what, lambda: FunctionArm(name, compact), compact.differs, why_not)
 
@@ -144,8 +115,8 @@ def _has_tokens(call: Call) -> bool:
 _EMPTY = "no row has a valid token"
 
 MUTANTS: tuple[Mutant, ...] = (
-    Mutant("all_zero", "Writes zeros.", lambda: FunctionArm("all_zero", _all_zero), _has_tokens, _EMPTY),
-    Mutant("untouched", "Writes nothing.", lambda: FunctionArm("untouched", _untouched)),
+    Mutant("all_zero", "Writes zeros.", lambda: FunctionArm("all_zero", all_zero), _has_tokens, _EMPTY),
+    Mutant("untouched", "Writes nothing.", lambda: FunctionArm("untouched", untouched)),
     _mutant(
         "column_count",
         "Copies column c where c is below the number of valid columns, so a hole leaves a stale row in the segment.",
@@ -234,14 +205,14 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "lengths_baked",
         "Lengths are read when the call is bound, not when it is launched.",
-        lambda: _Baked("lengths_baked", ("lengths",)),
+        lambda: baked("lengths_baked", ("lengths",), _Compact()),
         _has_tokens,
         _EMPTY,
     ),
     Mutant(
         "table_baked",
         "The slot table is read when the call is bound, not when it is launched.",
-        lambda: _Baked("table_baked", ("req_to_slot",)),
+        lambda: baked("table_baked", ("req_to_slot",), _Compact()),
         lambda call: bool((call.inputs["lengths"] > 2).any()),
         "after the change no row has a token",
     ),

@@ -6,42 +6,14 @@ nothing. Slots and the ring are exact, which `element_max` demands of each eleme
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
-
-from kda_lab.errors import ParameterError, Reason
+from kda_lab.ops.gate import EXACT, Gate, Limits, check_floors, check_kind
 
 ROOM = "qsa.compress_keys"
-KINDS = ("real", "synthetic")
 FLOOR_FACTOR = 1.1
 """Room above the emulated floor where few elements make it vary: FP32 sums in another order move it by under 1 %."""
 ERROR = 2e-3
 
-
-@dataclass(frozen=True)
-class Gate:
-    """One rule with its limit for real and for synthetic captures."""
-
-    gate: str
-    """Name of the check that applies it."""
-    metric: str
-    real: float
-    synthetic: float
-    source: str
-
-
-@dataclass(frozen=True)
-class Limits:
-    """Limits of one capture, both rel-L2 against the unrounded FP32 oracle."""
-
-    error: float
-    """Over each whole output."""
-    row_max: float
-    """Over the worst entry."""
-
-
 _BF16 = "rounding an exact result to BF16 costs 1.66e-3 (README of this op)"
-_EXACT = "bits must agree: 0 elements may differ"
 _FLOOR = f"but at least {FLOOR_FACTOR} times the emulated floor"
 _ALLOWED = "one BF16 ulp and 1e-5 of the row's size; 0 for slots and ring"
 
@@ -50,14 +22,14 @@ TOLERANCES: tuple[Gate, ...] = (
     Gate("error_pinned", f"rel-L2 against the pinned output, {_FLOOR}", ERROR, ERROR, _BF16),
     Gate("row_max", f"rel-L2 of the worst row against FP32, {_FLOOR}", ERROR, ERROR, _BF16),
     Gate("element_max", f"error of the worst element over its allowance: {_ALLOWED}", 1.0, 1.0, _BF16),
-    Gate("output_written", "elements that no launch wrote", 0.0, 0.0, _EXACT),
-    Gate("output_finite", "elements that are NaN or infinite", 0.0, 0.0, _EXACT),
-    Gate("guards", "elements written outside the outputs", 0.0, 0.0, _EXACT),
-    Gate("inputs_unchanged", "inputs whose bits changed: the ring among them", 0.0, 0.0, _EXACT),
-    Gate("repeat_bits", "outputs whose bits differ between launches", 0.0, 0.0, _EXACT),
+    Gate("output_written", "elements that no launch wrote", 0.0, 0.0, EXACT),
+    Gate("output_finite", "elements that are NaN or infinite", 0.0, 0.0, EXACT),
+    Gate("guards", "elements written outside the outputs", 0.0, 0.0, EXACT),
+    Gate("inputs_unchanged", "inputs whose bits changed: the ring among them", 0.0, 0.0, EXACT),
+    Gate("repeat_bits", "outputs whose bits differ between launches", 0.0, 0.0, EXACT),
     Gate("changed_keys", f"as error_fp32, row_max and element_max on new keys, {_FLOOR}", ERROR, ERROR, _BF16),
     Gate("changed_positions", f"the same on a later step of the requests, {_FLOOR}", ERROR, ERROR, _BF16),
-    Gate("state_zero", "elements of state that are not zero between calls", 0.0, 0.0, _EXACT),
+    Gate("state_zero", "elements of state that are not zero between calls", 0.0, 0.0, EXACT),
 )
 
 
@@ -72,10 +44,7 @@ def limits(kind: str, floor: float, row_floor: float | None = None) -> Limits:
     Raises:
         ParameterError: unknown kind, or a floor that is negative or not finite.
     """
-    if kind not in KINDS:
-        raise ParameterError(ROOM, [Reason("kind", repr(kind), "'real', 'synthetic'")])
+    check_kind(ROOM, kind)
     row_floor = floor if row_floor is None else row_floor
-    for name, value in (("floor", floor), ("row_floor", row_floor)):
-        if not (math.isfinite(value) and value >= 0):
-            raise ParameterError(ROOM, [Reason(name, repr(value), "a finite number of at least 0", "Mend the oracle.")])
+    check_floors(ROOM, floor, row_floor)
     return Limits(error=max(ERROR, FLOOR_FACTOR * floor), row_max=max(ERROR, FLOOR_FACTOR * row_floor))

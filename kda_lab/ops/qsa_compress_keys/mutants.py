@@ -8,16 +8,17 @@ are consecutive from a multiple of r: both give the right result.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 
-from kda_lab.ops.protocol import Arm, Call, FunctionArm, Launcher, Mutant
+from kda_lab.ops.protocol import Arm, Call, FunctionArm, Mutant
 from kda_lab.ops.qsa.geometry import PAGE_TOKENS
 from kda_lab.ops.qsa.rmsnorm import rms_norm
 from kda_lab.ops.qsa.rope import rotate
 from kda_lab.ops.qsa_compress_keys.oracle import Token, eps_of, tokens_of
+from kda_lab.ops.wrong import all_zero, baked, untouched
 
 Tensors = dict[str, torch.Tensor]
 
@@ -188,39 +189,9 @@ def _complete_only(call: Call) -> None:
     call.outputs["new_ring"].copy_(found["new_ring"])
 
 
-def _all_zero(call: Call) -> None:
-    for tensor in call.outputs.values():
-        tensor.zero_()
-
-
-def _untouched(call: Call) -> None:
-    """Write nothing."""
-
-
 def _ring_in_place(call: Call) -> None:
     _Compress()(call)
     call.inputs["ring"].copy_(call.outputs["new_ring"])
-
-
-@dataclass(frozen=True)
-class _BakedArm:
-    """An arm that copies some inputs when it is bound, and never looks at them again."""
-
-    name: str
-    baked: tuple[str, ...]
-    source_sha256: str = ""
-    reads_live_lengths: bool = True
-    """Claimed by every mutant, so that the checks with changed contents judge it."""
-
-    def unavailable(self, device: torch.device) -> str:
-        return ""
-
-    def bind(self, calls: Sequence[Call]) -> list[Launcher]:
-        return [self._launcher(call) for call in calls]
-
-    def _launcher(self, call: Call) -> Launcher:
-        copies = {name: call.inputs[name].clone() for name in self.baked}
-        return lambda: _Compress()(call.with_inputs(**copies))
 
 
 def _differs(mistake: Callable[[Call], None]) -> Callable[[Call], bool]:
@@ -279,7 +250,7 @@ def _step(name: str, what: str, mistake: Callable[[Call], None]) -> Mutant:
 
 def _baked(name: str, what: str, *tensors: str) -> Mutant:
     def fresh() -> Arm:
-        return _BakedArm(name, tensors)
+        return baked(name, tensors, _Compress())
 
     return Mutant(name, what, fresh, _is_live, "all tokens are padding")
 
@@ -287,8 +258,8 @@ def _baked(name: str, what: str, *tensors: str) -> Mutant:
 _COMPLETE = (_completes, "no token completes a group")
 
 MUTANTS: tuple[Mutant, ...] = (
-    _plain("untouched", "Writes nothing.", _untouched),
-    _step("all_zero", "Writes zeros.", _all_zero),
+    _plain("untouched", "Writes nothing.", untouched),
+    _step("all_zero", "Writes zeros.", all_zero),
     _step("last_position", "Rotated at the group's last token.", _Compress(turned_at=lambda p, r: p)),
     _step("group_number", "Rotated at the number of the group.", _Compress(turned_at=lambda p, r: p // r)),
     _step("rope_skipped", "Not rotated.", _Compress(rotation=lambda x, table: x)),

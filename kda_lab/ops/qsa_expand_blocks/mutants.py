@@ -6,13 +6,14 @@ in a call (no hole, no tail, no partial block) does not apply there: `applies` c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 
-from kda_lab.ops.protocol import Call, FunctionArm, Launcher, Mutant
+from kda_lab.ops.protocol import Call, FunctionArm, Mutant
 from kda_lab.ops.qsa_expand_blocks.oracle import ratio_of, tokens_of
+from kda_lab.ops.wrong import all_zero, baked, untouched
 
 FEW_ROWS = 512
 """Rows that a launch served which gave a program a fixed number of elements (a fault of a public kernel)."""
@@ -143,35 +144,6 @@ class _Expand:
         call.outputs["tokens"][: len(rows)] = torch.tensor(rows, dtype=torch.int32, device=call.device)
 
 
-def _all_zero(call: Call) -> None:
-    call.outputs["tokens"].zero_()
-
-
-def _untouched(call: Call) -> None:
-    """Write nothing."""
-
-
-@dataclass(frozen=True)
-class _Baked:
-    """An arm that reads some inputs when it is bound."""
-
-    name: str
-    baked: tuple[str, ...]
-    source_sha256: str = ""
-    reads_live_lengths: bool = True
-    """Claimed, so that the checks with changed lengths judge it."""
-
-    def unavailable(self, device: torch.device) -> str:
-        return ""
-
-    def bind(self, calls: Sequence[Call]) -> list[Launcher]:
-        return [self._launcher(call) for call in calls]
-
-    def _launcher(self, call: Call) -> Launcher:
-        copies = {name: call.inputs[name].clone() for name in self.baked}
-        return lambda: _Expand()(call.with_inputs(**copies))
-
-
 def _by_rows(name: str, what: str, expand: _Expand, why_not: str) -> Mutant:
     def applies(call: Call) -> bool:
         return expand.tokens(call) != _Expand().tokens(call)
@@ -188,8 +160,8 @@ _NO_TAIL = "no row has an incomplete group at its end"
 _NO_HOLE = "no -1 stands before a valid block"
 
 MUTANTS: tuple[Mutant, ...] = (
-    Mutant("all_zero", "Writes token 0 everywhere.", lambda: FunctionArm("all_zero", _all_zero)),
-    Mutant("untouched", "Writes nothing.", lambda: FunctionArm("untouched", _untouched)),
+    Mutant("all_zero", "Writes token 0 everywhere.", lambda: FunctionArm("all_zero", all_zero)),
+    Mutant("untouched", "Writes nothing.", lambda: FunctionArm("untouched", untouched)),
     _by_rows("tail_dropped", "The tail is left out.", _Expand(_tail_dropped), _NO_TAIL),
     _by_rows("tail_short", "The tail ends before the current token.", _Expand(_tail_short), _NO_TAIL),
     _by_rows(
@@ -228,7 +200,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "lengths_baked",
         "Lengths and positions are read when the call is bound, not when it is launched.",
-        lambda: _Baked("lengths_baked", ("lengths", "positions")),
+        lambda: baked("lengths_baked", ("lengths", "positions"), _Expand()),
         _is_long,
         "no row is longer than one token",
     ),

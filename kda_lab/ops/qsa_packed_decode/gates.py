@@ -7,43 +7,15 @@ own rounding floor is near it, the limit rises to a stated multiple of that floo
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
-
-from kda_lab.errors import ParameterError, Reason
+from kda_lab.ops.gate import EXACT, Gate, Limits, check_floors, check_kind
 
 ROOM = "qsa.packed_decode"
-KINDS = ("real", "synthetic")
 FLOOR_FACTOR = 1.25
 """Room above the emulated floor for another tile size, split count or exponential: these move it by under 3 %."""
 ROW_FLOOR_FACTOR = 1.5
 """The same for the worst (row, head), whose error rests on 256 elements and so varies more: by under 20 %."""
 
-
-@dataclass(frozen=True)
-class Gate:
-    """One rule with its limit for real and for synthetic captures."""
-
-    gate: str
-    """Name of the check that applies it."""
-    metric: str
-    real: float
-    synthetic: float
-    source: str
-
-
-@dataclass(frozen=True)
-class Limits:
-    """Limits of one capture, both rel-L2 against the unrounded FP32 oracle."""
-
-    error: float
-    """Over the whole output."""
-    row_max: float
-    """Over the worst (row, head)."""
-
-
 _FLOOR = f"but at least {FLOOR_FACTOR} times the emulated floor of the capture"
-_EXACT = "bits must agree: 0 elements may differ"
 
 TOLERANCES: tuple[Gate, ...] = (
     Gate("error_fp32", f"rel-L2 over the output against FP32, {_FLOOR}", 2e-3, 5e-3, "source thread (sglang PR 36845)"),
@@ -55,14 +27,14 @@ TOLERANCES: tuple[Gate, ...] = (
         1e-2,
         "measured: twice the limit of the whole output (README of this op)",
     ),
-    Gate("output_written", "elements that no launch wrote", 0.0, 0.0, _EXACT),
-    Gate("output_finite", "elements that are NaN or infinite", 0.0, 0.0, _EXACT),
-    Gate("guards", "elements written outside the output", 0.0, 0.0, _EXACT),
-    Gate("inputs_unchanged", "inputs whose bits changed", 0.0, 0.0, _EXACT),
-    Gate("repeat_bits", "outputs whose bits differ between launches", 0.0, 0.0, _EXACT),
+    Gate("output_written", "elements that no launch wrote", 0.0, 0.0, EXACT),
+    Gate("output_finite", "elements that are NaN or infinite", 0.0, 0.0, EXACT),
+    Gate("guards", "elements written outside the output", 0.0, 0.0, EXACT),
+    Gate("inputs_unchanged", "inputs whose bits changed", 0.0, 0.0, EXACT),
+    Gate("repeat_bits", "outputs whose bits differ between launches", 0.0, 0.0, EXACT),
     Gate("changed_lengths_shorter", f"as error_fp32 and row_max on new contents, {_FLOOR}", 5e-3, 5e-3, "as synthetic"),
     Gate("changed_lengths_longer", f"as error_fp32 and row_max on new contents, {_FLOOR}", 5e-3, 5e-3, "as synthetic"),
-    Gate("state_zero", "elements of state that are not zero between calls", 0.0, 0.0, _EXACT),
+    Gate("state_zero", "elements of state that are not zero between calls", 0.0, 0.0, EXACT),
 )
 
 
@@ -78,12 +50,9 @@ def limits(kind: str, floor: float, row_floor: float | None = None) -> Limits:
     Raises:
         ParameterError: unknown kind, or a floor that is negative or not finite.
     """
-    if kind not in KINDS:
-        raise ParameterError(ROOM, [Reason("kind", repr(kind), "'real', 'synthetic'")])
+    check_kind(ROOM, kind)
     row_floor = 2 * floor if row_floor is None else row_floor
-    for name, value in (("floor", floor), ("row_floor", row_floor)):
-        if not (math.isfinite(value) and value >= 0):
-            raise ParameterError(ROOM, [Reason(name, repr(value), "a finite number of at least 0", "Mend the oracle.")])
+    check_floors(ROOM, floor, row_floor)
     table = {gate.gate: getattr(gate, kind) for gate in TOLERANCES}
     return Limits(
         error=max(table["error_fp32"], FLOOR_FACTOR * floor),

@@ -16,6 +16,7 @@ import torch
 from kda_lab.ops.protocol import Arm, Call, FunctionArm, Launcher, Mutant
 from kda_lab.ops.qsa_packed_decode.cases import DRAFT_WIDTH, TARGET_WIDTH, longer_lengths
 from kda_lab.ops.qsa_packed_decode.oracle import Geometry, geometry
+from kda_lab.ops.wrong import StatefulArm, all_zero, untouched
 
 TILE = 64
 SPLITS = 8
@@ -147,31 +148,6 @@ def _half_output(call: Call) -> None:
     call.outputs["out"][:, :, :half] = _Decode().output(call)[:, :, :half].to(call.outputs["out"].dtype)
 
 
-def _all_zero(call: Call) -> None:
-    call.outputs["out"].zero_()
-
-
-def _untouched(call: Call) -> None:
-    """Write nothing."""
-
-
-@dataclass
-class _StatefulArm:
-    """An arm whose launcher remembers something from `bind` on."""
-
-    name: str
-    make: Callable[[Call], Launcher]
-    source_sha256: str = ""
-    reads_live_lengths: bool = True
-    """Claimed by every mutant, so that the checks with changed lengths judge it."""
-
-    def unavailable(self, device: torch.device) -> str:
-        return ""
-
-    def bind(self, calls: Sequence[Call]) -> list[Launcher]:
-        return [self.make(call) for call in calls]
-
-
 def _counter_kept(call: Call) -> Launcher:
     """Each split counts up; the last arrival merges. Without a reset no later launch has a last arrival."""
     arrivals = 0
@@ -237,7 +213,7 @@ def _stateful(
     name: str, what: str, make: Callable[[Call], Launcher], applies: Callable[[Call], bool], why_not: str
 ) -> Mutant:
     def fresh() -> Arm:
-        return _StatefulArm(name, make)
+        return StatefulArm(name, make)
 
     return Mutant(name, what, fresh, applies, why_not)
 
@@ -247,8 +223,8 @@ _SPLIT = (_some(lambda n: n > TILE), f"no row is longer than one tile of {TILE} 
 _LIVE = (_some(lambda n: n > 0), "all rows are empty, so the right output is zero")
 
 MUTANTS: tuple[Mutant, ...] = (
-    _plain("all_zero", "Writes zeros.", _all_zero, *_LIVE),
-    _plain("untouched", "Writes nothing.", _untouched),
+    _plain("all_zero", "Writes zeros.", all_zero, *_LIVE),
+    _plain("untouched", "Writes nothing.", untouched),
     _plain(
         "head_map",
         "Query head h reads key head h % HKV instead of h // (HQ // HKV).",

@@ -6,6 +6,6 @@ rule that a limit rises with the emulated floor are taken over, not copied.
 
 from __future__ import annotations
 
-from kda_lab.ops.qsa_packed_decode.gates import KINDS, TOLERANCES, Gate, Limits, limits
+from kda_lab.ops.qsa_packed_decode.gates import TOLERANCES, Limits, limits
 
-__all__ = ["KINDS", "TOLERANCES", "Gate", "Limits", "limits"]
+__all__ = ["TOLERANCES", "Limits", "limits"]

@@ -18,6 +18,7 @@ from kda_lab.ops.qsa_paged_decode import selections as s
 from kda_lab.ops.qsa_paged_decode.cases import new_counts
 from kda_lab.ops.qsa_paged_decode.layouts import TARGET_WIDTH
 from kda_lab.ops.qsa_paged_decode.oracle import Geometry, geometry
+from kda_lab.ops.wrong import StatefulArm, all_zero, untouched
 
 TILE = 64
 SPLITS = 8
@@ -123,31 +124,6 @@ def _half_output(call: Call) -> None:
     call.outputs["out"][:, :, :half] = _Decode().output(call)[:, :, :half].to(call.outputs["out"].dtype)
 
 
-def _all_zero(call: Call) -> None:
-    call.outputs["out"].zero_()
-
-
-def _untouched(call: Call) -> None:
-    """Write nothing."""
-
-
-@dataclass
-class _StatefulArm:
-    """An arm whose launcher remembers something from `bind` on."""
-
-    name: str
-    make: Callable[[Call], Launcher]
-    source_sha256: str = ""
-    reads_live_lengths: bool = True
-    """Claimed by every mutant, so that the checks with changed selections judge it."""
-
-    def unavailable(self, device: torch.device) -> str:
-        return ""
-
-    def bind(self, calls: Sequence[Call]) -> list[Launcher]:
-        return [self.make(call) for call in calls]
-
-
 def _counter_kept(call: Call) -> Launcher:
     """Each split counts up; the last arrival merges. Without a reset no later launch has a last arrival."""
     arrivals = 0
@@ -211,7 +187,7 @@ def _stateful(
     name: str, what: str, make: Callable[[Call], Launcher], applies: Callable[[Call], bool], why_not: str
 ) -> Mutant:
     def fresh() -> Arm:
-        return _StatefulArm(name, make)
+        return StatefulArm(name, make)
 
     return Mutant(name, what, fresh, applies, why_not)
 
@@ -222,8 +198,8 @@ _LIVE = (_some(lambda n: n > 0), "all rows are empty, so the right output is zer
 _EMPTY = "all rows are empty, so no slot is read"
 
 MUTANTS: tuple[Mutant, ...] = (
-    _plain("all_zero", "Writes zeros.", _all_zero, *_LIVE),
-    _plain("untouched", "Writes nothing.", _untouched),
+    _plain("all_zero", "Writes zeros.", all_zero, *_LIVE),
+    _plain("untouched", "Writes nothing.", untouched),
     _selected("request_ignored", "Row b reads row b of the slot table.", s.request_ignored, _EMPTY),
     _selected("token_as_slot", "A token's number is taken for its slot.", s.token_as_slot, _EMPTY),
     _selected(

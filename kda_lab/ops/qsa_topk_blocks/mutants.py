@@ -13,6 +13,7 @@ import torch
 
 from kda_lab.ops.protocol import Call, FunctionArm, Launcher, Mutant
 from kda_lab.ops.qsa_topk_blocks.oracle import DIGIT_BITS, by_digits, live_lengths, ordered_integers, threshold_of
+from kda_lab.ops.wrong import all_zero, untouched
 
 BUFFER = 4096
 """Candidates that a two-pass radix select keeps of the threshold's bucket (reported of a public kernel)."""
@@ -104,14 +105,6 @@ def _first(scores: torch.Tensor, m: int) -> torch.Tensor:
     return torch.arange(m, device=scores.device)
 
 
-def _all_zero(call: Call) -> None:
-    call.outputs["blocks"].zero_()
-
-
-def _untouched(call: Call) -> None:
-    """Write nothing."""
-
-
 @dataclass(frozen=True)
 class _BakedLengths:
     """An arm that reads the lengths when it is bound."""
@@ -164,11 +157,11 @@ MUTANTS: tuple[Mutant, ...] = (
     _mutant(
         "all_zero",
         "Writes block 0 everywhere.",
-        _all_zero,
+        all_zero,
         _some(lambda n, k, columns: k > 1 or n == 0),
         "block 0 may be right",
     ),
-    Mutant("untouched", "Writes nothing.", lambda: FunctionArm("untouched", _untouched)),
+    Mutant("untouched", "Writes nothing.", lambda: FunctionArm("untouched", untouched)),
     _mutant("ties_dropped", "Takes what is above the threshold only.", _Select(_without_ties), *_LIVE),
     _by_values("ties_unbounded", "Takes every key at the threshold, and cuts by id.", _Select(_all_ties), _TIES),
     _by_values("ties_late", "Breaks ties by the higher id.", _Select(_late_ties), _TIES),

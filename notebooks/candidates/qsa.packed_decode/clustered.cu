@@ -4,8 +4,8 @@
 // device. A CTA copies its tiles into a ring of stages in shared memory. Each warp scores its share of a tile's keys and
 // shows the others its maxima, then its probabilities; then it multiplies all of them with its own slice of V's
 // dimensions. So a warp holds few outputs, and the CTA's are complete when its last tile is. Each rank owns a slice of the
-// dimensions: the others store their outputs for it in its shared memory, and it adds them in rank order. One launch, the
-// same bits every time, any launches may overlap.
+// dimensions: the others send it their outputs, and it adds them in rank order. One launch, the same bits every time, any
+// launches may overlap.
 //
 // Products are mma.m16n8k16: twelve of the sixteen rows are heads. A dot product does not care in which order its
 // dimensions run: a lane (4 g + t) reads sixteen contiguous bytes of a K row and calls them what two products need. Keys
@@ -40,10 +40,34 @@ __device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster
 
 __device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 
-__device__ __forceinline__ void store_to_rank(const void* at, u32 rank, float x, float y) {
+__device__ __forceinline__ u32 address_in_rank(u32 at, u32 rank) {
     u32 theirs;
-    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(theirs) : "r"(shared_address(at)), "r"(rank));
-    asm volatile("st.shared::cluster.v2.f32 [%0], {%1, %2};" ::"r"(theirs), "f"(x), "f"(y) : "memory");
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(theirs) : "r"(at), "r"(rank));
+    return theirs;
+}
+
+// Two numbers to another rank's shared memory; its barrier counts the bytes when they have arrived.
+__device__ __forceinline__ void send(const void* at, u32 barrier, u32 rank, float x, float y) {
+    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(
+                     address_in_rank(shared_address(at), rank)),
+                 "f"(x), "f"(y), "r"(address_in_rank(barrier, rank))
+                 : "memory");
+}
+
+// A barrier of one arrival, which every CTA of the cluster may complete.
+__device__ __forceinline__ void start_barrier(u32 barrier) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;\nfence.mbarrier_init.release.cluster;" ::"r"(barrier) : "memory");
+}
+
+__device__ __forceinline__ void expect_bytes(u32 barrier, u32 bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+
+__device__ __forceinline__ void wait_for_bytes(u32 barrier) {
+    asm volatile(
+        "{\n .reg .pred done;\nagain:\n mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], 0;\n"
+        " @!done bra again;\n}" ::"r"(barrier)
+        : "memory");
 }
 
 // Sixteen bytes to shared memory without passing through registers; zeros where they are not wanted.
@@ -125,6 +149,7 @@ struct Cut {
     static constexpr int ROWS_AT = P_AT + KEYS * 32;       // [16][WARPS] maxima or sums of rows
     static constexpr int PARTS_AT = ROWS_AT + WARPS * 64;  // [ranks][HEADS][D / ranks] FP32 for this rank's slice
     static constexpr int STATES_AT = PARTS_AT + HEADS * D * 4;  // [ranks][HEADS] pairs of top and sum
+    static constexpr int BARRIER_AT = STATES_AT + 16 * HEADS * 8;
 };
 
 // Softmax state of rows g and g + 8 of the sixteen, and this warp's outputs. `sum` is what this lane has added.
@@ -135,19 +160,17 @@ struct Heads {
     float4 out[SLICES];  // columns 2 t and 2 t + 1 of both rows
 };
 
-// The threads copy a tile's rows, sixteen bytes each; rows behind the live end become zeros.
+// The threads copy a tile's K or V rows, sixteen bytes each; rows behind the live end become zeros.
 template <class C, int KEYS, class Rows>
-__device__ __forceinline__ void copy_tile(u32 stage, const Rows& rows, int first, int length) {
+__device__ __forceinline__ void copy_tile(u32 to, const u16* from, const Rows& rows, int first, int length) {
     constexpr int AT_ONCE = C::THREADS / LANES;
     int row = threadIdx.x / LANES, column = threadIdx.x % LANES;
-    u32 to = stage + row * PITCH + column * 16;
+    to += row * PITCH + column * 16;
 #pragma unroll
     for (int i = 0; i < KEYS / AT_ONCE; i++) {
         int key = first + row + i * AT_ONCE;
         bool live = key < length;
-        long long offset = rows.offset(live ? key : first) + column * 8;
-        copy16(to + i * AT_ONCE * PITCH, rows.k + offset, live);
-        copy16(to + (KEYS + i * AT_ONCE) * PITCH, rows.v + offset, live);
+        copy16(to + i * AT_ONCE * PITCH, from + rows.offset(live ? key : first) + column * 8, live);
     }
 }
 
@@ -237,21 +260,30 @@ __device__ __forceinline__ void show_probabilities(Heads<C::SLICES>& heads, cons
     }
 }
 
-// Adds probabilities times this warp's slice of V.
+// This warp's slice of a tile's V, as right operands.
 template <class C, int KEYS>
-__device__ __forceinline__ void add_values(Heads<C::SLICES>& heads, u32 stage, u32 p_at) {
+__device__ __forceinline__ void load_values(u32 values_at, uint4 (&v)[KEYS / 16][C::SLICES / 2]) {
     int warp = threadIdx.x / LANES, lane = threadIdx.x % LANES;
     // Matrices 0 and 1 are eight dimensions of sixteen keys, 2 and 3 the next eight dimensions.
     int key = lane / 8 % 2 * 8 + key_of_column(lane % 8), slice = warp * C::SLICES + lane / 16;
-    u32 at = stage + (KEYS + key) * PITCH + slice * 16;
+    u32 at = values_at + key * PITCH + slice * 16;
+#pragma unroll
+    for (int n = 0; n < KEYS / 16; n++)
+#pragma unroll
+        for (int i = 0; i < C::SLICES / 2; i++) v[n][i] = load_transposed(at + n * 16 * PITCH + i * 32);
+}
+
+// Adds probabilities times values.
+template <class C, int KEYS>
+__device__ __forceinline__ void add_values(Heads<C::SLICES>& heads, u32 p_at, const uint4 (&v)[KEYS / 16][C::SLICES / 2]) {
+    int lane = threadIdx.x % LANES;
 #pragma unroll
     for (int n = 0; n < KEYS / 16; n++) {
         uint4 p = load16(p_at + (n * LANES + lane) * 16);
 #pragma unroll
-        for (int i = 0; i < C::SLICES; i += 2) {
-            uint4 v = load_transposed(at + n * 16 * PITCH + i * 16);
-            multiply_add(heads.out[i], p.x, p.y, p.z, p.w, v.x, v.y);
-            multiply_add(heads.out[i + 1], p.x, p.y, p.z, p.w, v.z, v.w);
+        for (int i = 0; i < C::SLICES / 2; i++) {
+            multiply_add(heads.out[2 * i], p.x, p.y, p.z, p.w, v[n][i].x, v[n][i].y);
+            multiply_add(heads.out[2 * i + 1], p.x, p.y, p.z, p.w, v[n][i].z, v[n][i].w);
         }
     }
 }
@@ -291,26 +323,38 @@ __device__ __forceinline__ void store_outputs(const Heads<SLICES>& heads, u16* o
     }
 }
 
-// Hands every rank of the cluster this CTA's outputs for its slice, and the softmax state behind them.
-template <class C, int SLICES>
-__device__ __forceinline__ void hand_out(const Heads<SLICES>& heads, char* shared, int rank, int ranks) {
+// Sends every rank of the cluster this CTA's outputs for its slice.
+template <class C>
+__device__ __forceinline__ void send_outputs(const Heads<C::SLICES>& heads, char* shared, int rank, int ranks) {
     int warp = threadIdx.x / LANES, lane = threadIdx.x % LANES, g = lane / 4, t = lane % 4;
     int width = D / ranks;
     float* parts = reinterpret_cast<float*>(shared + C::PARTS_AT) + rank * HEADS * width;
-    float2* states = reinterpret_cast<float2*>(shared + C::STATES_AT) + rank * HEADS;
+    u32 barrier = shared_address(shared + C::BARRIER_AT);
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         int head = g + 8 * r;
         if (head >= HEADS) continue;
 #pragma unroll
-        for (int i = 0; i < SLICES; i++) {
-            int dimension = (warp * SLICES + i) * COLUMNS, owner = dimension * ranks / D;
+        for (int i = 0; i < C::SLICES; i++) {
+            int dimension = (warp * C::SLICES + i) * COLUMNS, owner = dimension * ranks / D;
             float x = r ? heads.out[i].z : heads.out[i].x, y = r ? heads.out[i].w : heads.out[i].y;
-            store_to_rank(parts + head * width + (dimension & (width - 1)) + 2 * t, owner, x, y);
+            send(parts + head * width + (dimension & (width - 1)) + 2 * t, barrier, owner, x, y);
         }
-        // Every warp has the whole state: they share the ranks.
+    }
+}
+
+// Sends the softmax state behind the outputs. Every warp has it whole: they share the ranks.
+template <class C>
+__device__ __forceinline__ void send_states(const Heads<C::SLICES>& heads, char* shared, int rank, int ranks) {
+    int warp = threadIdx.x / LANES, lane = threadIdx.x % LANES, g = lane / 4, t = lane % 4;
+    float2* states = reinterpret_cast<float2*>(shared + C::STATES_AT) + rank * HEADS;
+    u32 barrier = shared_address(shared + C::BARRIER_AT);
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        int head = g + 8 * r;
+        if (head >= HEADS) continue;
         for (int owner = warp * 4 + t; owner < ranks; owner += C::THREADS / 8)
-            store_to_rank(states + head, owner, heads.top[r], heads.sum[r]);
+            send(states + head, barrier, owner, heads.top[r], heads.sum[r]);
     }
 }
 
@@ -320,7 +364,10 @@ __device__ __forceinline__ void take_in(const char* shared, u16* out, int rank, 
     constexpr int WIDTH = D / RANKS, PAIRS = HEADS * WIDTH / 2;
     const float2* parts = reinterpret_cast<const float2*>(shared + C::PARTS_AT);
     const float2* states = reinterpret_cast<const float2*>(shared + C::STATES_AT);
-    for (int pair = threadIdx.x; pair < PAIRS; pair += C::THREADS) {
+#pragma unroll
+    for (int i = 0; i < (PAIRS + C::THREADS - 1) / C::THREADS; i++) {
+        int pair = threadIdx.x + i * C::THREADS;
+        if (pair >= PAIRS) return;
         int head = pair / (WIDTH / 2), column = pair % (WIDTH / 2) * 2;
         float2 state[RANKS], part[RANKS];
         float top = NONE, total = 0.0f, x = 0.0f, y = 0.0f;
@@ -353,10 +400,14 @@ __device__ __forceinline__ void attend(char* shared, const uint4 (&q)[8][2], con
     int tiles = (length + KEYS - 1) / KEYS;
     u32 ring = shared_address(shared), p_at = shared_address(shared + C::P_AT);
     float* shown = reinterpret_cast<float*>(shared + C::ROWS_AT);
+    constexpr int VALUES_AT = KEYS * PITCH;  // in a stage
 #pragma unroll
     for (int s = 0; s < STAGES; s++) {
+        u32 at = ring + s * C::STAGE_BYTES;
         int tile = rank + s * ranks;
-        if (tile < tiles) copy_tile<C, KEYS>(ring + s * C::STAGE_BYTES, rows, tile * KEYS, length);
+        if (tile < tiles) copy_tile<C, KEYS>(at, rows.k, rows, tile * KEYS, length);
+        commit_copies();
+        if (tile < tiles) copy_tile<C, KEYS>(at + VALUES_AT, rows.v, rows, tile * KEYS, length);
         commit_copies();
     }
     Heads<C::SLICES> heads;
@@ -364,11 +415,12 @@ __device__ __forceinline__ void attend(char* shared, const uint4 (&q)[8][2], con
     heads.sum[0] = heads.sum[1] = 0.0f;
 #pragma unroll
     for (int i = 0; i < C::SLICES; i++) heads.out[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-    int stage = 0;
+    u32 at = ring;
     for (int tile = rank; tile < tiles; tile += ranks) {
-        u32 at = ring + stage * C::STAGE_BYTES;
         float4 scores[C::MINE];
-        wait_for_copies<STAGES - 1>();
+        uint4 v[KEYS / 16][C::SLICES / 2];
+        // K of this tile is there for all threads.
+        wait_for_copies<2 * STAGES - 1>();
         __syncthreads();
         score_keys<C>(at, q, scale, length - tile * KEYS, scores);
         float low = NONE, high = NONE;
@@ -378,32 +430,39 @@ __device__ __forceinline__ void attend(char* shared, const uint4 (&q)[8][2], con
             high = fmaxf(high, fmaxf(scores[n].z, scores[n].w));
         }
         show_rows<WARPS>(shown, quad_max(low), quad_max(high));
+        // V of this tile is there for all threads, and all have read its K.
+        wait_for_copies<2 * STAGES - 2>();
         __syncthreads();
+        int next = tile + STAGES * ranks;
+        if (next < tiles) copy_tile<C, KEYS>(at, rows.k, rows, next * KEYS, length);
+        commit_copies();
+        load_values<C, KEYS>(at + VALUES_AT, v);
         raise_tops<WARPS>(heads, shown);
         show_probabilities<C>(heads, scores, p_at);
+        // All have read V, and shown P.
         __syncthreads();
-        add_values<C, KEYS>(heads, at, p_at);
-        int next = tile + STAGES * ranks;
-        if (next < tiles) {
-            // Another warp may still read V.
-            __syncthreads();
-            copy_tile<C, KEYS>(at, rows, next * KEYS, length);
-        }
+        if (next < tiles) copy_tile<C, KEYS>(at + VALUES_AT, rows.v, rows, next * KEYS, length);
         commit_copies();
-        stage = stage + 1 == STAGES ? 0 : stage + 1;
+        add_values<C, KEYS>(heads, p_at, v);
+        at = at + C::STAGE_BYTES == ring + STAGES * C::STAGE_BYTES ? ring : at + C::STAGE_BYTES;
     }
-    add_sums<WARPS>(heads, shown);
     int live = min(tiles, ranks);
     if (live <= 1) {
         // Nothing to merge, and nobody waits: a CTA that has left counts as arrived.
+        add_sums<WARPS>(heads, shown);
         if (rank == 0) store_outputs(heads, out);
         return;
     }
-    // All CTAs of the cluster have begun: their shared memory may be written.
+    u32 barrier = shared_address(shared + C::BARRIER_AT);
+    if (threadIdx.x == 0) expect_bytes(barrier, live * HEADS * (D / ranks * 4 + 8));
+    // All CTAs of the cluster have begun, and with them their barriers.
     cluster_wait();
-    if (rank < live) hand_out<C>(heads, shared, rank, ranks);
-    cluster_arrive();
-    cluster_wait();
+    if (rank < live) {
+        send_outputs<C>(heads, shared, rank, ranks);
+        add_sums<WARPS>(heads, shown);
+        send_states<C>(heads, shared, rank, ranks);
+    }
+    wait_for_bytes(barrier);
     if (ranks == 2) take_in<C, 2>(shared, out, rank, live);
     if (ranks == 4) take_in<C, 4>(shared, out, rank, live);
     if (ranks == 8) take_in<C, 8>(shared, out, rank, live);
@@ -428,7 +487,11 @@ __global__ void __launch_bounds__(WARPS* LANES, CTAS)
     int ranks = cluster_size(), slot = blockIdx.x / ranks;
     int sequence = slot / kv_heads, group = slot % kv_heads;
     int start = __ldg(ends + sequence), length = __ldg(ends + sequence + 1) - start;
-    if (ranks > 1) cluster_arrive();
+    if (ranks > 1) {
+        if (threadIdx.x == 0) start_barrier(shared_address(shared + Cut<WARPS, KEYS, STAGES>::BARRIER_AT));
+        __syncwarp();
+        cluster_arrive();
+    }
     long long heads = (long long)slot * HEADS * D;
     uint4 query[8][2];
     load_query(q + heads, query);

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from kda_lab.errors import ParameterError
+from kda_lab.ops.gate import KINDS
 from kda_lab.ops.nvfp4_gemm import cases, emulated, gates, oracle
 from kda_lab.ops.protocol import Call
 from kda_lab.verify.checks import CHECK_NAMES
@@ -26,7 +27,7 @@ def limits_of(call: Call) -> gates.Limits:
     return gates.limits("synthetic", rel_l2(rounded, exact), row_max(rounded, exact))
 
 
-@pytest.mark.parametrize("kind", gates.KINDS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_the_floor_says_which_limits_hold(kind: str) -> None:
     """BF16 outputs 2e-3, FP32 outputs 1e-5, exact rows equal values."""
     assert gates.limits(kind, 1.66e-3) == gates.Limits(2e-3, 2e-3)
