@@ -36,7 +36,6 @@ from kda_lab.verify.sweep import ReplayRun, run_replays, run_stress
 from kda_lab.verify.verdict import Verdict, judge
 
 CANDIDATES = "notebooks/candidates"
-NO_TIMES = "not timed (interpreter)"
 Arms = list[tuple[Arm, str]]
 
 
@@ -348,7 +347,7 @@ class Session:
         return draw(rows, candidate=self._candidate(rows), foot=foot(self._records()))
 
     def _why_not_timed(self) -> str:
-        return self.timed.reason if self.timed and self.timed.reason else NO_TIMES
+        return self.timed.reason if self.timed and self.timed.reason else self._records().not_timed
 
 
 def _how(arm: Arm, device: torch.device) -> str:
