@@ -30,6 +30,9 @@ FILES = {
     "verify.jsonl": "one line a replay, and the gate power",
     "timing.jsonl": "one line a row, arm and trial, with raw samples",
     "chain.jsonl": "one line an arm and trial in the chain, and its untimed checks",
+    "trace.jsonl": "one line an arm and trial of a decode trace, and its untimed checks",
+    "suites.jsonl": "one line a suite: its cases, launches and faults",
+    "stages.jsonl": "one line a check of a pipeline's stages",
     "rows.csv": "summarised rows, unrounded",
     "rows.parquet": "summarised rows, unrounded",
     "parameters.json": "parameters of the run",
@@ -47,6 +50,7 @@ CAPTIONS = {
     "latency": "Time per call of every arm, beside the time that the bytes alone would take.",
     "errors": "Error of each capture, beside the floor of rounding and the limit of the gate.",
 }
+SAVED = "Drawn by the run's notebook."
 LINE_LIMITS = (1000, 200, 50)
 """Table lines a page may show; the next smaller number is taken where the page grows too large."""
 
@@ -76,6 +80,7 @@ def write_report(run: RunFolder) -> Path:
     for figure in drawn:
         write_atomic(run.path / f"{figure.name}.svg", figure.svg)
         write_atomic(run.path / f"{figure.name}.png", figure.png)
+    drawn += _saved_figures(run)
     for name in ("rows.csv", "rows.parquet", notebook_page.PAGE):
         # Of an earlier report on other records; kept, the page would link to what is no longer true.
         (run.path / name).unlink(missing_ok=True)
@@ -152,6 +157,16 @@ def _wanted_of_chain(
         yield "roof", partial(figures.roof_shares, rows, foot=foot_text)
 
 
+def _saved_figures(run: RunFolder) -> list[DrawnFigure]:
+    """Figures that the notebook itself left in the folder. One of a kind drawn here is of an earlier report: left out."""
+    saved = [path for path in sorted(run.path.glob("*.svg")) if _caption(path.stem) == SAVED]
+    return [
+        DrawnFigure(path.stem, path.stem.replace("_", " "), "", png.read_bytes(), ours=False)
+        for path in saved
+        if (png := path.with_suffix(".png")).is_file()
+    ]
+
+
 def _any_cold(rows: Sequence[RowResult]) -> bool:
     return any(r.state == "cold" and r.role != "control" for r in rows)
 
@@ -189,7 +204,7 @@ def _has_sweep(rows: Sequence[RowResult], arm: str) -> bool:
 
 
 def _caption(name: str) -> str:
-    return next(text for kind, text in CAPTIONS.items() if name.startswith(kind))
+    return next((text for kind, text in CAPTIONS.items() if name.startswith(kind)), SAVED)
 
 
 def file_name(*words: str) -> str:

@@ -27,6 +27,7 @@ _SHAPES: dict[str, type | tuple[type, ...]] = {
 }  # fmt: skip
 NOT_TIMED_INTERPRETER = "not timed (interpreter)"
 NOT_TIMED = "not timed (this run has no timing records)"
+TRACE_FILE = "trace.jsonl"
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,8 @@ class RunRecords:
     problems: tuple[str, ...]
     chain: tuple[dict[str, Any], ...] = ()
     """Lines of chain.jsonl of any kind, each as `timing.chain.records.validated` gives it."""
+    own_times: bool = False
+    """The notebook recorded times of its own kind, which its figures and its verdict tell."""
 
     @property
     def replays(self) -> list[dict[str, Any]]:
@@ -93,7 +96,7 @@ class RunRecords:
     @property
     def not_timed(self) -> str:
         """Why there are no times; empty where there are some."""
-        if self.trials or self.chained:
+        if self.trials or self.chained or self.own_times:
             return ""
         on_cpu = self.device.get("interpreter") or self.device.get("type") == "cpu"
         on_cpu = on_cpu or any(r.get("interpreter") for r in (*self.replays, *self.chain))
@@ -129,6 +132,7 @@ def read_run(run: RunFolder) -> RunRecords:
         verdict,
         tuple(problems),
         tuple(map(validated, chain)),
+        own_times=(run.path / TRACE_FILE).is_file(),
     )
 
 

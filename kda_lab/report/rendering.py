@@ -46,6 +46,8 @@ class DrawnFigure:
     title: str
     svg: str
     png: bytes
+    ours: bool = True
+    """False for a figure found in the run's folder: its SVG may hold anything, so a page shows its pixels."""
 
     @classmethod
     def of(cls, name: str, picture: Picture) -> DrawnFigure:
@@ -53,8 +55,8 @@ class DrawnFigure:
 
 
 def inline(figure: DrawnFigure, limit_bytes: int = INLINE_SVG_LIMIT_BYTES) -> Markup:
-    """Markup of a figure that needs no other file: SVG, or PNG where the SVG is larger than the limit."""
-    if len(figure.svg.encode()) > limit_bytes:
+    """Markup of a figure that needs no other file: SVG, or PNG where the SVG is larger than the limit or not ours."""
+    if not figure.ours or len(figure.svg.encode()) > limit_bytes:
         data = base64.b64encode(figure.png).decode("ascii")
         return Markup('<img src="data:image/png;base64,{}" alt="{}">').format(data, figure.title)
     return Markup(_as_element(figure))  # noqa: S704

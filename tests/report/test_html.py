@@ -100,6 +100,25 @@ def test_verdict_words(tmp_path: Path, verdict: dict[str, Any], word: str, sente
     assert (found.word, found.sentence) == (word, sentence)
 
 
+def test_figures_of_the_notebook_are_shown_as_pixels(tmp_path: Path) -> None:
+    """What a notebook saved stands on the page, its SVG only behind a link; a figure of an earlier page does not."""
+    run = RunFolder.at(tmp_path)
+    for name in ("selection", "latency"):
+        (tmp_path / f"{name}.svg").write_text("<svg><script>alert(1)</script></svg>")
+        (tmp_path / f"{name}.png").write_bytes(b"\x89PNG pixels")
+    (tmp_path / "alone.svg").write_text("<svg/>")
+    page = html.write_report(run).read_text()
+    assert 'id="figure-selection"' in page and 'href="selection.svg"' in page and "Drawn by the run" in page
+    assert "alert(1)" not in page and "figure-latency" not in page and "figure-alone" not in page
+
+
+def test_a_trace_is_not_called_untimed(tmp_path: Path) -> None:
+    """Its times stand in its own records, its figure and its verdict."""
+    (tmp_path / "trace.jsonl").write_text("{}\n")
+    page = html.write_report(RunFolder.at(tmp_path)).read_text()
+    assert "not timed" not in page and 'href="trace.jsonl"' in page
+
+
 def test_an_empty_run_has_a_page(tmp_path: Path) -> None:
     """A run that crashed at once is shown as such."""
     page = html.write_report(RunFolder.at(tmp_path)).read_text()
