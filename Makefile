@@ -33,7 +33,9 @@ demo: $(VENV)/ready
 	$(BIN)/kda-lab runs reports/local/demo reports/local/demo-nvfp4 reports/local/demo-export reports/h200-*/
 	@echo "Open reports/local/demo/index.html; times recorded on an H200: reports/h200-replay-qsa/index.html"
 
+# One unit of each function and architecture, one capture of each op: `kda-lab audit --full --captures all` does all.
 test: $(VENV)/ready
+	$(BIN)/kda-lab audit
 	$(EACH_CPU) $(BIN)/python -m pytest $(SHARED) tests
 	$(EACH_CPU) $(BIN)/python -m pytest $(SHARED) --nbval-lax --nbval-cell-timeout=1200 --timeout=1200 notebooks
 

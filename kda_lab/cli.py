@@ -14,7 +14,12 @@ from rich.console import Console
 from rich.table import Table
 from typer.core import TyperGroup
 
+from kda_lab.audit.command import audit
 from kda_lab.errors import KdaLabError, ParameterError, Reason
+from kda_lab.referee.command import referee
+from kda_lab.referee.serving.command import serve_ab
+from kda_lab.referee.slices.command import slices
+from kda_lab.referee.tokens_command import compare_tokens
 
 if TYPE_CHECKING:
     from kda_lab.contracts.facts import CallFacts
@@ -47,6 +52,11 @@ captures_app = typer.Typer(no_args_is_help=True, help="Recorded calls: what ther
 kernels_app = typer.Typer(no_args_is_help=True, help="Exported kernels: what there is, and what a call would get.")
 app.add_typer(captures_app, name="captures")
 app.add_typer(kernels_app, name="kernels")
+app.command("audit")(audit)
+app.command("referee")(referee)
+app.command("slices")(slices)
+app.command("serve-ab")(serve_ab)
+app.command("compare-tokens")(compare_tokens)
 
 
 def table(title: str, *columns: str) -> Table:

@@ -8,7 +8,9 @@ KdaLabError
 ├── ParameterError     (ValueError)    a command, notebook or function got a value it does not allow
 ├── VerificationError  (AssertionError) a gate did not pass, or could not be evaluated
 ├── TimingError        (RuntimeError)  a measurement broke the timing protocol
-└── ExportError        (RuntimeError)  a gate of the export failed; the package is untouched
+├── ExportError        (RuntimeError)  a gate of the export failed; the package is untouched
+├── AuditError         (ValueError)    a tree, revision or allow-list cannot be audited as it was given
+└── RefereeError       (ValueError)    a claim, its data or a file of it is not what it has to be
 """
 
 from __future__ import annotations
@@ -84,3 +86,11 @@ class TimingError(KdaLabError, RuntimeError):
 
 class ExportError(KdaLabError, RuntimeError):
     """A gate of the export failed; the package was left as it was."""
+
+
+class RefereeError(KdaLabError, ValueError):
+    """A claim, its data or a file that holds it is not what it has to be; nothing was judged."""
+
+
+class AuditError(KdaLabError, ValueError):
+    """A tree, a revision or an allow-list cannot be audited as it was given; nothing was written."""

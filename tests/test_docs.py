@@ -29,7 +29,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.relative_to(ROOT).as_posix())
 def test_named_commands_exist(page: Path) -> None:
     """Every `kda-lab <command>` that a page shows is a command."""
-    shown = set(re.findall(r"kda-lab ([a-z]+)\b", page.read_text()))
+    shown = set(re.findall(r"kda-lab ([a-z]+(?:-[a-z]+)*)\b", page.read_text()))
     assert not shown - set(get_command(app).commands)  # type: ignore[attr-defined]
 
 

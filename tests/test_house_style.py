@@ -27,6 +27,7 @@ EXEMPT: dict[str, str] = {
     "kda_lab/dispatch/qsa_index.py::compress_keys": "what the door hands on: the op's signature",
     "kda_lab/dispatch/qsa_selection.py::compact_kv": "what the door hands on: the op's signature",
     "kda_lab/dispatch/qsa_attention.py::paged_decode": "what the door hands on: the op's signature",
+    "kda_lab/audit/command.py::audit": "a command: its options are parameters",
     "packed_decode": "entry of an exported kernel: the op's signature",
     "compress_keys": "entry of a candidate: the op's signature",
     "compact_kv": "entry of a candidate: the op's signature",

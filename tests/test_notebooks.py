@@ -92,4 +92,6 @@ def test_every_notebook_has_its_text() -> None:
         "27_trace_qsa",
         "28_suites_qsa",
         "50_export",
+        "60_referee",
+        "61_trace_slices",
     ]

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 import kda_lab
-from kda_lab import qsa, runtime
+from kda_lab import interpreter, qsa, runtime
 from kda_lab.captures.rows import CapturedCases
 from kda_lab.errors import ParameterError, Reason
 from kda_lab.ops.arms import SourceArm, candidate_arm, chosen_arms, launcher
@@ -40,7 +40,10 @@ class DoorArm:
 
     def bind(self, calls: Sequence[Call]) -> list[Launcher]:
         """One launcher a call, through dispatch."""
-        kernel = None if calls and calls[0].device.type == "cuda" else PACKED_KERNEL
+        on_gpu = bool(calls) and calls[0].device.type == "cuda"
+        if not on_gpu:
+            interpreter.ensure_faithful()
+        kernel = None if on_gpu else PACKED_KERNEL
         door = functools.partial(qsa.packed_decode, kernel=kernel)
         return [launcher(door, load_op("qsa.packed_decode").spec, call) for call in calls]
 

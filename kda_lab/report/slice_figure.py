@@ -50,7 +50,7 @@ def slice_lanes(
 
     Args:
         arms: baseline first; each with at least one lane.
-        categories: those drawn, in the order of the legend; colour and hatch follow the place.
+        categories: all, in the order of the legend; colour and hatch follow the place. Those without a kernel are left out.
         other: the category that is drawn grey.
         title: what the comparison found.
         foot: one sentence on files, marker and steps.
@@ -65,7 +65,8 @@ def slice_lanes(
     lanes = [(arm, label, bars) for arm in arms for label, bars in arm.lanes.items()]
     body_in = len(lanes) * LANE_IN + (len(arms) - 1) * ARM_GAP_IN
     height_in = HEAD_IN + body_in + FOOT_IN
-    looks = category_looks(categories, other)
+    used = {bar.category for _, _, bars in lanes for bar in bars}
+    looks = {name: look for name, look in category_looks(categories, other).items() if name in used}
     with style.settings():
         picture = style.new_picture(WIDTH_IN, height_in, title)
         axes = _axes(picture, height_in, body_in)

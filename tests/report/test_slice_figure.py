@@ -8,13 +8,13 @@ from kda_lab.errors import ParameterError
 from kda_lab.report.slice_figure import Bar, DrawnArm, category_looks, slice_lanes, slice_parts
 from kda_lab.report.style import svg_text
 
-BASE = DrawnArm("baseline", {"stream 7": [Bar(0, 40, "moe"), Bar(50, 30, "other")]}, 100, 70, 0, 30)
+BASE = DrawnArm("baseline", {"stream 7": [Bar(0, 40, "moe"), Bar(50, 30, "other")]}, 100, 60, 0, 30)
 OURS = DrawnArm("candidate", {"stream 7": [Bar(0, 60, "moe")], "stream 23": [Bar(10, 95, "kda")]}, 90, 90, 65, 0)
 
 
 def test_every_stream_has_a_lane_and_every_kernel_its_place() -> None:
     """Baseline on top; the axis reaches the last end, also one past the slice."""
-    picture = slice_lanes([BASE, OURS], ["moe", "kda", "other"], "other", title="T", foot="F")
+    picture = slice_lanes([BASE, OURS], ["moe", "mla", "kda", "other"], "other", title="T", foot="F")
     axes = picture.axes[0]
     assert [t.get_text() for t in axes.get_yticklabels()] == [
         "baseline, stream 7",
@@ -30,10 +30,10 @@ def test_every_stream_has_a_lane_and_every_kernel_its_place() -> None:
 
 
 def test_the_parts_add_up_to_wall_and_sum() -> None:
-    """Busy and idle make the wall, union and overlap the sum, and the words show it."""
+    """Busy and idle make the wall, union and overlap the sum; the baseline's 10 µs carried in are busy time, too."""
     axes = slice_parts([BASE, OURS], title="T").axes[0]
     assert [t.get_text() for t in axes.texts] == [
-        "70.000 + 30.000 = 100.000", "70.000 + 0.000 = 70.000", "90.000 + 0.000 = 90.000", "90.000 + 65.000 = 155.000",
+        "70.000 + 30.000 = 100.000", "60.000 + 0.000 = 60.000", "90.000 + 0.000 = 90.000", "90.000 + 65.000 = 155.000",
     ]  # fmt: skip
     assert [t.get_text() for t in axes.get_yticklabels()][:2] == ["baseline, wall", "baseline, summed"]
     assert [p.get_width() for p in axes.patches][:2] == [70, 30]

@@ -1,0 +1,1 @@
+"""The claim referee: A/B results of anyone, judged by what their own numbers can carry."""

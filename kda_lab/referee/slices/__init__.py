@@ -1,0 +1,1 @@
+"""Slice comparison: two profiles of the same model, cut at a marker kernel, laid side by side."""

@@ -1,0 +1,1 @@
+"""A toy serving package: the branch that an export serves."""

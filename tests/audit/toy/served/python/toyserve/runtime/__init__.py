@@ -1,0 +1,1 @@
+"""The runtime that calls the toy kernels."""

@@ -1,0 +1,61 @@
+"""YAML with lines: plain trees alone, and each part knows where it stands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kda_lab.errors import RefereeError
+from kda_lab.referee.readers.yaml_tree import read_tree
+
+
+def put(folder: Path, content: str) -> Path:
+    """A YAML file."""
+    path = folder / "f.yaml"
+    path.write_text(content)
+    return path
+
+
+def test_values_and_lines(tmp_path: Path) -> None:
+    """Plain values come out as they are, and every part has its line."""
+    tree = read_tree(put(tmp_path, "a: 1\nb:\n  - {c: 2.5, d: yes}\n  - x\n"))
+    assert tree.value == {"a": 1, "b": [{"c": 2.5, "d": True}, "x"]}
+    assert (tree.line(("b", 0, "d")), tree.line(("b", 1)), tree.line(("b", 9, "z"))) == (3, 4, 3)
+
+
+def test_commits_dates_and_clock_times_stay_text(tmp_path: Path) -> None:
+    """No number in base 60, no date object, no exponent in a commit's hash."""
+    tree = read_tree(put(tmp_path, "a: 12:30:45\nb: 2026-11-29\nc: 22e7\nd: 017c367079\n"))
+    assert tree.value == {"a": "12:30:45", "b": "2026-11-29", "c": "22e7", "d": "017c367079"}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("a: 1\na: 2\n", r"f\.yaml:2: key is 'a'; allowed: a text, each once in a mapping"),
+        ("a: &x [1]\nb: *x\n", r"f\.yaml:2: alias is '\*x'; allowed: values written out"),
+        ("a: [1, 2\n", r"f\.yaml:2: YAML is .*allowed: one well-formed YAML document"),
+        ("a: !!python/object:os.system x\n", r"tag is 'tag:yaml.org,2002:python/object:os.system'"),
+        ("? [1]\n: 2\n", r"key is ''"),
+        ("<<: {a: 1}\n", r"key is '<<'"),
+        ("a: 1\n---\nb: 2\n", r"f\.yaml:2: YAML is"),
+        ("a: \x07\n", r"YAML is"),
+        ("a:\n\t- 1\n", r"f\.yaml:2: YAML is"),
+    ],
+)
+def test_anything_else_is_refused(tmp_path: Path, content: str, message: str) -> None:
+    """Keys twice, aliases, cut-off lists, tags that would run code, two documents: one error with the line."""
+    with pytest.raises(RefereeError, match=message):
+        read_tree(put(tmp_path, content))
+
+
+def test_deep_nesting_is_refused(tmp_path: Path) -> None:
+    """A tree deeper than the stack is no claim."""
+    with pytest.raises(RefereeError, match=r"YAML is .*nest"):
+        read_tree(put(tmp_path, "[" * 20_000 + "]" * 20_000))
+
+
+def test_a_comment_alone_is_null(tmp_path: Path) -> None:
+    """The document holds nothing, which is for the caller to refuse."""
+    assert read_tree(put(tmp_path, "# nothing\n")).value is None
