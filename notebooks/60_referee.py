@@ -50,15 +50,15 @@ referee.arithmetic("c24-throughput-point", "occupancy", "published")
 
 # %% [markdown]
 # **Three runs against three.** All runs of one arm lie above all runs of the other, and still two of the twenty ways to
-# hand out the labels look as extreme. No effect, however large, would be found with three runs an arm at p ≤ 0.05; with
+# hand out the labels look as extreme. No effect, however large, would be found with three runs an arm at p ≤ 0.04; with
 # four or five at this noise, far smaller ones than the printed one would.
 
 # %%
 referee.power_figure("throughput", runs)
 
 # %% [markdown]
-# **A cold compile.** Mean and tail of the first token move, its median and the time per token do not: throughput rebuilt
-# from the two shows that the whole deficit is the first token's.
+# **A cold compile.** Mean and tail of the first token are far apart in one arm alone, and the time per token is the same:
+# throughput rebuilt from the two shows that the whole deficit is the first token's.
 
 # %%
 referee.arithmetic("c1-first-pass", "cache", "rebuilt throughput")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tqdm.auto import tqdm
+from tqdm import tqdm
 
 from kda_lab import runtime
 from kda_lab.errors import ParameterError, Reason

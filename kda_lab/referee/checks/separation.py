@@ -72,7 +72,8 @@ def _verdict(claim: Claim, found: Comparison) -> tuple[str, str, str]:
     if not found.decidable:
         least = min(sum(s[i] for s in found.strata) for i in (0, 1))
         head = "separated, " if found.separated and least > 1 else ""
-        short = f"{head}p = {found.p:.2f}, n = {least}" if least > 1 else "MDE unknown, one run an arm"
+        alone = "one run an arm" if runs == "1 v 1" else f"{runs} runs"
+        short = f"{head}p = {found.p:.2f}, n = {least}" if least > 1 else f"MDE unknown, {alone}"
         words = f"{runs} runs cannot give p below {found.attainable_p:.2g}, whatever the effect."
         return "inconclusive", short, f"{words} {_remedy(found)}"
     mde = f"MDE {found.mde_percent:.2f} %" if found.mde_percent is not None else "MDE unknown"

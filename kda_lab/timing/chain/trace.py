@@ -49,7 +49,7 @@ def plan_trace(
         raise ParameterError("timing", reasons)
     target = op.cases.rows([topology], [VERIFIED_TOKENS * requests], [kinds[0]])
     draft = op.cases.rows([topology], [requests], [kinds[1]])
-    model = f"{topology} decode of {requests} requests"
+    model = f"{topology} decode of {requests} request" + "s" * (requests != 1)
     return ChainPlan(op.spec.name, model, tuple(target * layers[0] + draft * layers[1]), forwards, 0)
 
 
