@@ -81,6 +81,8 @@ def _entry(place: Path, node: yaml.Node) -> Entry:
     for key, value in node.value:
         if not isinstance(value, yaml.ScalarNode) or key.value not in KEYS:
             raise AuditError("audit", [Reason(where, repr(key.value), f"the keys {', '.join(KEYS)}, each with a text")])
+        if not value.tag.endswith((":str", ":null")):
+            raise AuditError("audit", [Reason(f"{where} {key.value}", value.value, "a text", "Put it in quotes.")])
         if key.value in values:
             raise AuditError("audit", [Reason(where, f"{key.value!r} twice", "each key once")])
         values[key.value] = "" if value.tag.endswith(":null") else value.value.strip()

@@ -12,12 +12,14 @@ from kda_lab.audit.normal import digest
 TOKEN = re.compile(
     r"""(?P<comment>//[^\n]*|/\*.*?\*/)
       |(?P<raw>R"(?P<mark>[^()\s\\]{0,16})\(.*?\)(?P=mark)")
+      |(?P<open>/\*.*|R"[^()\s\\]{0,16}\(.*)
       |(?P<string>"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])+')
-      |(?P<directive>^[ \t]*\#(?:\\\r?\n|//[^\n]*|/\*.*?\*/|[^\n])*)
+      |(?P<directive>^[ \t]*\#(?:\\\r?\n|//[^\n]*|/\*.*?(?:\*/|\Z)|[^\n])*)
       |(?P<word>[A-Za-z_]\w*|\d[\w.']*)
       |(?P<sign><<<|>>>|::|->|&&|\|\||[<>=!]=|\S)""",
     re.S | re.M | re.X,
 )
+"""`open` is a comment or raw string without end: one token to the end of the file, so that no text is read twice."""
 CONTAINERS = {"namespace", "struct", "class", "union", "extern"}
 NOT_A_TYPE = {
     *[
@@ -60,7 +62,7 @@ CHECKS = re.compile(
 )
 PDL = re.compile(
     r"cudaLaunchAttribute\w*|griddepcontrol(?:\.\w+)*|cudaGridDependencySynchronize"
-    r"|cudaTriggerProgrammaticLaunchCompletion|programmaticStreamSerializationAllowed|\w*[eE]nable_?[pP][dD][lL]\w*"
+    r"|cudaTriggerProgrammaticLaunchCompletion|programmaticStreamSerializationAllowed|\b\w*?[eE]nable_?[pP][dD][lL]\w*"
     r"|\bPDL\w*|kUsePDL"
 )
 
@@ -85,6 +87,8 @@ class Block:
     body: tuple[Token, ...]
     last_line: int
     """Line of the closing brace."""
+    spoken: frozenset[str] = frozenset()
+    """Words of the file's directives: a macro or a `#pragma unroll N` may mean a local by its name."""
 
     @cached_property
     def fingerprint(self) -> str:
@@ -97,13 +101,25 @@ class Block:
 
     @cached_property
     def locals(self) -> set[str]:
-        return _locals(self.body)
+        """Names that a function's body declares; the fields of a type are no locals."""
+        if self.kind != "function":
+            return set()
+        operands = {name for t in self.body for name in re.findall(r"%\[(\w+)\]", t.text)}
+        return _locals(self.body) - self.spoken - operands
 
     @cached_property
     def normal_body(self) -> list[str]:
-        """Texts of the body's tokens, locals numbered."""
+        """Texts of the body's tokens; locals numbered, in a type those of each member function by itself."""
+        if self.kind != "function":
+            inner = {
+                id(t): w for b in _blocks(self.body, self.spoken) for t, w in zip(b.body, b.normal_body, strict=True)
+            }
+            return [inner.get(id(t), t.text) for t in self.body]
         numbers: dict[str, str] = {}
-        return [numbers.setdefault(t.text, f"${len(numbers)}") if t.text in self.locals else t.text for t in self.body]
+        return [
+            numbers.setdefault(t.text, f"${len(numbers)}") if t.text in self.locals and not member else t.text
+            for t, member in _with_membership(self.body)
+        ]
 
     def parameters(self) -> list[str]:
         """The parameters of a function, each as its tokens."""
@@ -119,17 +135,19 @@ class CudaFile:
         self.lines = text.split("\n")
         self.tokens: list[Token] = []
         self.directives: list[Token] = []
+        self._in_order: list[Token] = []
         line, position = 1, 0
         for match in TOKEN.finditer(text):
             line += text.count("\n", position, match.start())
             position = match.start()
             kind = match.lastgroup
-            if kind == "directive":
-                self.directives.append(Token(_directive(match.group()), line))
-            elif match.group("comment") is None:
-                self.tokens.append(Token(match.group(), line))
+            if match.group("comment") is None:
+                token = Token(_directive(match.group()) if kind == "directive" else match.group(), line)
+                (self.directives if kind == "directive" else self.tokens).append(token)
+                self._in_order.append(token)
         self.blocks: dict[str, Block] = {}
-        for block in _blocks(self.tokens):
+        spoken = frozenset(word for d in self.directives for word in re.findall(r"[A-Za-z_]\w*", d.text))
+        for block in _blocks(self.tokens, spoken):
             name, count = block.name, 2
             while name in self.blocks:
                 name, count = f"{block.name}#{count}", count + 1
@@ -142,16 +160,35 @@ class CudaFile:
     @cached_property
     def fingerprint(self) -> str:
         """Hash of everything but comments, formatting and names of locals."""
-        named = {id(t) for b in self.blocks.values() for t in b.body}
-        outside = [t.text for t in self.tokens if id(t) not in named]
-        inside = [word for b in self.blocks.values() for word in b.normal_body]
-        return digest("\0".join([*(d.text for d in self.directives), *outside, *inside]))
+        inside = {id(t): w for b in self.blocks.values() for t, w in zip(b.body, b.normal_body, strict=True)}
+        # Directives stand where they are: a `#pragma` before another loop is another program.
+        return digest("\0".join(inside.get(id(t), t.text) for t in self._in_order))
 
     @cached_property
     def macros(self) -> dict[str, Token]:
         """Name to its `#define`."""
         found = ((re.match(r"#define (\w+)", d.text), d) for d in self.directives)
         return {match.group(1): d for match, d in found if match}
+
+    def statements(self) -> Iterator[tuple[str, Token]]:
+        """Symbol and text of what stands outside of functions and types: constants, instantiations, includes."""
+        for directive in self.directives:
+            if re.match(r"#(include|undef)\b", directive.text):
+                yield directive.text.partition(" ")[2].strip('<>"'), directive
+        inside = {id(t) for b in self.blocks.values() for t in (*b.header, *b.body)}
+        found: list[Token] = []
+        depth = 0
+        for token in (t for t in self.tokens if id(t) not in inside):
+            plain = not {"enum", "="} & {t.text for t in found}
+            container = token.text == "{" and not depth and plain and (not found or _is_container(found))
+            depth += (token.text == "{" and not container) - (token.text == "}" and depth > 0)
+            ends = not depth and token.text in (";", "}")
+            if not container and token.text != ";" and (token.text != "}" or found):
+                found.append(token)
+            if found and (ends or container):
+                if not container:
+                    yield _declared(found), Token(" ".join(t.text for t in found), found[0].line)
+                found = []
 
     def marks(self) -> Iterator[Token]:
         """Launch attributes and other signs of programmatic dependent launch."""
@@ -179,11 +216,12 @@ class CudaFile:
             block = owned.get(id(token))
             names = block.locals if block is not None else set()
             if CHECKS.match(token.text) or token.text == "if":
-                texts = ["_" if t.text in names else t.text for t in self.tokens[at + 1 : at + 400]]
+                told = _with_membership(self.tokens[at + 1 : at + 400])
+                texts = ["_" if t.text in names and not member else t.text for t, member in told]
                 texts = texts[1:] if texts[:1] == ["constexpr"] else texts
-                told = " ".join(_bracketed(texts, 0)) if texts[:1] == ["("] else " ".join(texts[:2])
+                words = " ".join(_bracketed(texts, 0)) if texts[:1] == ["("] else " ".join(texts[:2])
                 kind = "lost branch" if token.text == "if" else "lost guard"
-                yield kind, Token(f"{token.text} ({told})", token.line)
+                yield kind, Token(f"{token.text} ({words})", token.line)
 
     def calls(self, block: Block, known: set[str]) -> Iterator[Token]:
         """Calls and launches of known functions in a body."""
@@ -227,7 +265,7 @@ def _split(texts: Sequence[str]) -> list[str]:
     return [" ".join(p) for p in parts if p]
 
 
-def _blocks(tokens: Sequence[Token]) -> Iterator[Block]:
+def _blocks(tokens: Sequence[Token], spoken: frozenset[str] = frozenset()) -> Iterator[Block]:
     """Functions and types at namespace level, member functions of types included."""
     start = at = 0
     while at < len(tokens):
@@ -240,7 +278,7 @@ def _blocks(tokens: Sequence[Token]) -> Iterator[Block]:
             kind, name = _named(header)
             if kind:
                 last = tokens[min(end, len(tokens) - 1)].line
-                yield Block(name, kind, header[0].line, header, tuple(tokens[at + 1 : end]), last)
+                yield Block(name, kind, header[0].line, header, tuple(tokens[at + 1 : end]), last, spoken)
             # The inside of a namespace or a type is read on; the body of a function is not.
             at = at if kind == "type" or _is_container(header) else end
             start = at + 1
@@ -280,11 +318,32 @@ def _named(header: Sequence[Token]) -> tuple[str, str]:
     return "", ""
 
 
+def _declared(statement: Sequence[Token]) -> str:
+    """The name that a statement at namespace level is about: before `=`, `(`, `<` or `{`, or the last word."""
+    words = [t.text for t in statement]
+    stops = [
+        i for i, w in enumerate(words) if w in ("=", "{", "(", "[") or (w == "<" and i and words[i - 1] != "template")
+    ]
+    named = [w for w in words[: stops[0] if stops else None] if re.match(r"[A-Za-z_]\w*$", w)]
+    return named[-1] if named else words[0]
+
+
 def _locals(body: Sequence[Token]) -> set[str]:
     """Names that a body declares: a word after a type word, before `=`, `;`, `[`, `:` or `{`."""
     found = set()
+    fields = {id(t) for b in _blocks(body) if b.kind == "type" for t in b.body}
     for before, token, after in zip(body, body[1:], body[2:], strict=False):
+        if id(token) in fields:
+            continue
         is_word = re.match(r"[A-Za-z_]\w*$", token.text) and re.match(r"[A-Za-z_]\w*$", before.text)
         if is_word and before.text not in NOT_A_TYPE and after.text in ("=", ";", "[", ":", "{"):
             found.add(token.text)
     return found
+
+
+def _with_membership(tokens: Sequence[Token]) -> Iterator[tuple[Token, bool]]:
+    """Each token, and whether it names a member or a name of a scope: those are themselves, whatever a local is called."""
+    before = ""
+    for token in tokens:
+        yield token, before in (".", "->", "::")
+        before = token.text

@@ -32,6 +32,8 @@ def launch_findings(pair: Pair) -> Iterator[Finding]:
             continue
         now = [o for o in theirs if o.key.split("\0")[:2] == [place, option]]
         became = f"became {now[0].words}" if now else "is gone"
+        if now and now[0].words == item.words:
+            became = "reads the same, and a name in it is assigned something else"
         severity: Severity = "silent-wrong" if item.category == "changed grid" else "performance"
         category = "lost PDL" if "pdl" in option and not now else item.category
         told = Item(category, item.key, f"{item.words} in the call of {place} {became}", item.line)
@@ -67,7 +69,7 @@ def _options(version: Version) -> Iterator[Item]:
             if isinstance(node.func, ast.Subscript):
                 grid = node.func.slice
                 key = f"{place}\0grid\0{version.expressions.key(grid)}"
-                yield Item("changed grid", key, f"grid {one_line(grid, 60)}", node.lineno)
+                yield Item("changed grid", key, f"grid {_meaning(version.expressions, grid)}", node.lineno)
             for keyword in node.keywords:
                 if keyword.arg in OPTIONS:
                     yield _option(version, place, keyword.arg, keyword.value)

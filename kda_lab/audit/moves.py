@@ -166,9 +166,16 @@ def move_findings(found: Iterable[Move]) -> Iterator[Finding]:
             yield _finding(move.lost, move.found, words)
 
 
-def retyped_in_place(ours: Block, theirs: Block) -> Finding:
-    """The finding about a block that changed where it stands, in a way that no other check explains."""
-    return _finding(ours, theirs, f"the body of {ours.name} changed in place, in a way that no other check explains")
+def retyped_in_place(ours: Block, theirs: Block, partly_told: bool = False) -> Finding:
+    """The finding about a block that changed where it stands, in a way that no other check explains.
+
+    Args:
+        ours: the source's block.
+        theirs: the export's.
+        partly_told: other findings name a part of the change.
+    """
+    beyond = "in more than the other findings about it name" if partly_told else "in a way that no other check explains"
+    return _finding(ours, theirs, f"the body of {ours.name} changed in place, {beyond}")
 
 
 def _finding(ours: Block, theirs: Block, words: str) -> Finding:

@@ -94,12 +94,19 @@ def _field(node: ast.AST, name: str, value: object, names: dict[str, str]) -> ob
     """The value of a field as it is compared: bodies without docstrings, bound names numbered."""
     if name in ("body", "orelse", "finalbody") and isinstance(value, list) and value:
         return _sorted_imports(without_docstring(value))
+    if isinstance(node, ast.Call) and name == "keywords" and all(k.arg and _is_plain(k.value) for k in node.keywords):
+        # Names and constants are evaluated without effect: their order in a call is a matter of taste.
+        return sorted(node.keywords, key=lambda k: k.arg or "")
     if isinstance(node, ast.alias) and name == "asname":
         bound = str(value or node.name.split(".")[0])
         return names.get(bound, bound)
     if isinstance(value, str) and name in ("name", "arg") and not isinstance(node, (ast.keyword, ast.alias)):
         return names.get(value, value)
     return value
+
+
+def _is_plain(value: ast.expr) -> bool:
+    return isinstance(value, (ast.Constant, ast.Name))
 
 
 class _Numbering(dict[str, str]):
@@ -118,20 +125,32 @@ class _Numbering(dict[str, str]):
 
 
 def _sorted_imports(body: Sequence[ast.stmt]) -> list[ast.stmt]:
-    """Neighbouring imports in one order, one name each: sorting imports changes nothing but the text."""
+    """Neighbouring imports in one order, one name each: sorting them changes only text, unless one shadows another."""
     done: list[ast.stmt] = []
-    run: list[ast.stmt] = []
+    run: list[ast.Import | ast.ImportFrom] = []
     for statement in [*body, None]:
         if isinstance(statement, ast.Import):
             run += [ast.Import(names=[a]) for a in statement.names]
         elif isinstance(statement, ast.ImportFrom):
             run += [ast.ImportFrom(module=statement.module, names=[a], level=statement.level) for a in statement.names]
         else:
-            done += sorted(run, key=ast.dump)
+            done += run if _shadowing(run) else sorted(run, key=ast.dump)
             run = []
             if statement is not None:
                 done.append(statement)
     return done
+
+
+def _shadowing(run: Sequence[ast.Import | ast.ImportFrom]) -> bool:
+    """Whether the order of imports of one name each decides what a name is bound to."""
+    bound: dict[str, set[str]] = {}
+    for statement in run:
+        alias = statement.names[0]
+        # `import a.b` and `import a.c` bind the same `a`.
+        plain = isinstance(statement, ast.Import) and alias.asname is None
+        name = alias.name.split(".")[0] if plain else alias.asname or alias.name
+        bound.setdefault(name, set()).add(f"import {name}" if plain else ast.dump(statement))
+    return ("*" in bound and len(run) > 1) or any(len(origins) > 1 for origins in bound.values())
 
 
 class Expressions:

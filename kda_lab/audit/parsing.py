@@ -123,7 +123,7 @@ class PythonFile:
                     self._add((alias.asname or alias.name).split(".")[0], "import", statement)
             if any(alias.name == "*" for alias in statement.names):
                 self.rest.append(statement)
-        elif names := _assigned(statement):
+        elif names := assigned(statement):
             for name in names:
                 self._add(name, "constant", statement)
         else:
@@ -151,7 +151,8 @@ def flattened(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
             yield statement
 
 
-def _assigned(statement: ast.stmt) -> list[str]:
+def assigned(statement: ast.stmt) -> list[str]:
+    """Names that an assignment binds; empty for one to an attribute or an item, and for other statements."""
     if isinstance(statement, ast.Assign):
         targets: list[ast.expr] = statement.targets
     elif isinstance(statement, (ast.AnnAssign, ast.AugAssign)):

@@ -101,6 +101,8 @@ def _folder_files(root: Path, role: str) -> Iterator[tuple[str, bytes]]:
                     yield relative, f"-> {target}".encode()
                     continue
             if not path.is_file():
+                # A pipe or device has no content to read, and is still no part of the source branch.
+                yield relative, b"-> no regular file"
                 continue
             large = _is_large(role, relative, path.stat().st_size)
             content = _read(path, role, relative)

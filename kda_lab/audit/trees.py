@@ -18,15 +18,20 @@ from kda_lab.audit.finding import Audit, Evidence, FileClass, FileState, Finding
 from kda_lab.audit.guards import guard_findings
 from kda_lab.audit.importers import file_user_findings, importer_findings
 from kda_lab.audit.launches import file_findings, launch_findings
+from kda_lab.audit.module_level import cuda_module_findings, module_findings
 from kda_lab.audit.moves import MOST_PAIRS, Block, move_findings, moves, retyped_in_place
 from kda_lab.audit.names import Definition
 from kda_lab.audit.parsing import DEEPEST, PythonFile, Unparsable
 from kda_lab.audit.reading import CUDA_SUFFIXES, PYTHON_SUFFIXES, Tree, in_scope, read_tree, repository_of
+from kda_lab.audit.residue import cuda_differs, python_differs
 from kda_lab.audit.self_comparison import self_comparison_findings
 from kda_lab.audit.sides import Sides
 from kda_lab.audit.superset import superset_candidates, superset_finding
 from kda_lab.audit.symbols import class_findings, signature_findings, symbol_findings
 from kda_lab.errors import AuditError, Reason
+
+CODE_RULES = ("AUD-2", "AUD-3", "AUD-5", "AUD-6")
+"""Rules whose findings name a part of a block that changed; the others say nothing about what it does."""
 
 
 def audit_trees(
@@ -98,13 +103,13 @@ class Comparison:
             raise AuditError("audit", [Reason("scope", repr(list(self.scope)), "a folder or glob that names a file")])
         self.sides = Sides(self.source, self.export)
         self._unjudged: list[str] = []
-        self.explained: dict[str, set[str]] = defaultdict(set)
+        self.told: dict[tuple[str, str], list[Finding]] = defaultdict(list)
         self.served = Served(self.sides.code["source"], self.sides.code["export"], self.scope)
 
     def findings(self) -> Iterator[Finding]:
         """Every finding, in no fixed order."""
         for finding in self._all():
-            self.explained[finding.file].add(finding.symbol)
+            self.told[finding.file, finding.symbol].append(finding)
             yield finding
         yield from self._unexplained()
 
@@ -114,6 +119,7 @@ class Comparison:
             ours, theirs = self.sides.cuda_pair(path)
             if ours is not None and theirs is not None:
                 yield from cuda_findings(path, ours, theirs)
+                yield from cuda_module_findings(path, ours, theirs)
         for path in self._paths(PYTHON_SUFFIXES):
             source, export = self.sides.python_pair(path)
             if source is not None and export is not None and source.fingerprint != export.fingerprint:
@@ -163,6 +169,7 @@ class Comparison:
                 yield finding
         yield from class_findings(path, source, export)
         yield from file_findings(path, source, export)
+        yield from module_findings(path, source, export)
         for unit in source.functions():
             found = self._in_export(path, unit.name)
             if found is None:
@@ -255,17 +262,29 @@ class Comparison:
                 yield from [finding] if finding is not None else []
 
     def _unexplained(self) -> Iterator[Finding]:
-        """Blocks that changed where they stand and that no other check has named (AUD-11)."""
+        """Blocks that changed where they stand, in more than other findings about them name (AUD-11)."""
         for path in self._paths(PYTHON_SUFFIXES + CUDA_SUFFIXES):
             ours, theirs = self.sides.blocks(self.source, path), self.sides.blocks(self.export, path)
-            differing = [n for n, b in ours.items() if n in theirs and theirs[n].hash != b.hash]
-            for name in differing:
+            for name in (n for n, b in ours.items() if n in theirs and theirs[n].hash != b.hash):
+                told = [f for f in self.told.get((path, name), ()) if f.rule in CODE_RULES]
                 # A class whose methods changed is told by its methods.
-                below = f"{name}."
-                inside = any(s == name or s.startswith(below) for s in self.explained[path])
-                inside = inside or any(n.startswith(below) for n in differing)
-                if not inside:
-                    yield retyped_in_place(ours[name], theirs[name])
+                below = [
+                    n for n in ours if n.startswith(f"{name}.") and ours[n].hash != getattr(theirs.get(n), "hash", "")
+                ]
+                below_told = [f for n in below for f in self.told.get((path, n), ())]
+                if self._differs(path, name, told or below_told, bool(below)):
+                    yield retyped_in_place(ours[name], theirs[name], bool(told))
+
+    def _differs(self, path: str, name: str, told: Sequence[Finding], by_methods: bool) -> bool:
+        """Whether a block differs in more than the findings about it name."""
+        source, export = self.sides.python_pair(path) if path.endswith(PYTHON_SUFFIXES) else (None, None)
+        if source is not None and export is not None:
+            ours, theirs = source.units[name], export.units[name]
+            if ours.kind == "class" and not told and not by_methods:
+                return True
+            return python_differs(ours, theirs, told)
+        cuda = self.sides.cuda_pair(path)
+        return cuda[0] is None or cuda[1] is None or cuda_differs(cuda[0].blocks[name], cuda[1].blocks[name], told)
 
 
 def _unreadable(path: str, role: str, why: Unparsable) -> Finding:

@@ -6,12 +6,13 @@ import math
 from statistics import median
 
 from kda_lab.referee.claim import Claim, Mode, Run
-from kda_lab.referee.statistics import Round
+from kda_lab.referee.statistics import LARGEST_FACTOR, Round
 
 
 def baseline_arms(claim: Claim) -> tuple[str, ...]:
     """The baseline and the arms that repeat its code as A/A controls."""
-    repeats = [c.arm for c in claim.controls if c.repeats == claim.baseline and c.arm != claim.baseline]
+    judged = (claim.baseline, claim.candidate)
+    repeats = [c.arm for c in claim.controls if c.repeats == claim.baseline and c.arm not in judged]
     return tuple(dict.fromkeys((claim.baseline, *repeats)))
 
 
@@ -26,7 +27,9 @@ def judged_mode(claim: Claim) -> Mode:
 
 def runs_of(claim: Claim, arms: tuple[str, ...], metric: str, mode: Mode | None) -> list[Run]:
     """Runs that count, of some arms, with a metric; of one mode, or of all where it is None."""
-    return [r for r in claim.runs if r.arm in arms and r in claim.of(r.arm, metric) and mode in (None, r.mode)]
+    # One pass: asking `claim.of` for each run compares every run with every other, field by field.
+    counted = (r for r in claim.runs if r.arm in arms and not r.superseded and mode in (None, r.mode))
+    return [r for r in counted if not metric or metric in r.metrics]
 
 
 def sides(claim: Claim, metric: str = "", mode: Mode | None = None) -> tuple[list[Run], list[Run]]:
@@ -70,6 +73,11 @@ def typical(runs: list[Run] | tuple[Run, ...], metric: str) -> float | None:
 def usable(value: float) -> bool:
     """Whether a measured value can be divided by: finite and positive."""
     return math.isfinite(value) and value > 0
+
+
+def comparable(values: list[float]) -> bool:
+    """Whether values of one metric can be held against each other: usable, and within a factor `LARGEST_FACTOR`."""
+    return all(usable(v) for v in values) and (not values or max(values) <= LARGEST_FACTOR * min(values))
 
 
 def end_to_end_ms(run: Run) -> float | None:

@@ -132,7 +132,7 @@ class Score(Fact):
     digits: int = Field(default=3, ge=0)
     """Digits after the point of the percentage that were printed."""
     correct: int | None = Field(default=None, ge=0)
-    questions: int | None = Field(default=None, ge=1)
+    questions: int | None = Field(default=None, ge=1, le=1_000_000)
     """Questions that the author says were asked."""
     round: int | None = None
     commit: str = ""
@@ -219,7 +219,7 @@ class Claim(Fact):
     gates: tuple[Gate, ...] = ()
     requires: tuple[Requirement, ...] = ()
     """Facts without which this claim is not decided."""
-    margin_percent: float = Field(default=1.0, gt=0)
+    margin_percent: float = Field(default=1.0, gt=0, lt=50, allow_inf_nan=False)
     """Change that counts as none: the margin of `equivalent`."""
     scope: tuple[str, ...] = ()
     """Patterns of the files in which the arms may differ: `python/sglang/kernels/*`."""

@@ -73,7 +73,7 @@ def judge(claim: Claim) -> Judgement:
         detail=detail,
         reasons=tuple(reasons),
         findings=findings,
-        numbers=next((f.numbers for f in findings if f.check == ANSWERS[claim.question] and f.numbers), {}),
+        numbers=_numbers([f for f in findings if f.check == ANSWERS[claim.question]], reasons),
     )
 
 
@@ -99,6 +99,12 @@ ANSWERS = {
 }
 
 
+def _numbers(mine: list[Finding], reasons: Iterable[str]) -> dict[str, float]:
+    """Numbers of the finding that decided, else the first that has any."""
+    told = set(reasons)
+    return next((f.numbers for f in sorted(mine, key=lambda f: f.sentence not in told) if f.numbers), {})
+
+
 def _has(findings: tuple[Finding, ...], severity: Severity) -> bool:
     return any(f.severity == severity for f in findings)
 
@@ -118,12 +124,17 @@ def _answer(claim: Claim, findings: tuple[Finding, ...]) -> tuple[Verdict, str, 
     mine = [f for f in findings if f.check == ANSWERS[claim.question]]
     if not mine:
         return "inconclusive", "nothing to judge", ["The claim holds no numbers for its question."]
-    main = next((f for f in mine if f.severity == "passed"), next((f for f in mine if f.severity == "note"), mine[0]))
     if claim.question == "speed":
+        main = next((f for f in mine if f.severity == "passed"), mine[0])
         return (*_speed(claim, main), [main.sentence])
-    if claim.question == "equality":
-        return ("identical" if main.severity == "passed" else "differs"), main.short, [main.sentence]
-    return ("equivalent" if main.severity == "passed" else "differs"), main.short, [main.sentence]
+    # One difference that was seen outweighs any number of agreements elsewhere.
+    differing, agreeing = ([f for f in mine if f.severity == s] for s in ("note", "passed"))
+    decided = differing or agreeing
+    if not decided:
+        return "inconclusive", mine[0].short, [f.sentence for f in mine]
+    same: Verdict = "identical" if claim.question == "equality" else "equivalent"
+    shown = "; ".join(dict.fromkeys(f.short for f in decided))
+    return "differs" if differing else same, shown, [f.sentence for f in decided]
 
 
 def _speed(claim: Claim, main: Finding) -> tuple[Verdict, str]:

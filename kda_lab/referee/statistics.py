@@ -38,6 +38,9 @@ ROUND_SPREAD = 0.03
 """Spread of the rounds' levels, relative, up to which runs of different rounds may be relabelled together."""
 # Two statistics this close are the same number rounded differently.
 TIE = 1e-12
+LARGEST_LOG = 700.0
+LARGEST_FACTOR = 1e6
+"""Between the largest and the smallest value of a comparison; beyond it lie mixed units, not measurements."""
 
 Strata = tuple[tuple[int, int], ...]
 """Baseline and candidate runs of each round; one entry without rounds."""
@@ -58,6 +61,8 @@ class Comparison:
     """Whether runs were relabelled within rounds."""
     change_percent: float
     """By the arms' medians; with rounds, the median of their ratios."""
+    decided_percent: float
+    """By the arms' geometric means, rounds weighing the same: what the test and the margin are about."""
     change_of_means_percent: float
     """By the arms' means; with rounds, the geometric mean of their ratios."""
     interval_percent: tuple[float, float] | None
@@ -94,7 +99,8 @@ def compare(rounds: Sequence[Round], margin_percent: float) -> Comparison:
     at no label, so it favours no arm.
 
     Raises:
-        RefereeError: no round, a round without one of the arms, or a value that is not positive and finite.
+        RefereeError: no round, a round without one of the arms, a value that is not positive and finite, or values
+            further apart than `LARGEST_FACTOR`.
     """
     _refuse_unusable(rounds)
     used = _strata_that_decide(rounds)
@@ -109,6 +115,7 @@ def compare(rounds: Sequence[Round], margin_percent: float) -> Comparison:
         strata=strata,
         paired=len(strata) > 1,
         change_percent=median,
+        decided_percent=_percent(float((_weights(strata)[0] @ logs)[0])),
         change_of_means_percent=mean,
         interval_percent=interval,
         p=p,
@@ -152,19 +159,25 @@ def p_values(strata: Strata, logs: np.ndarray) -> np.ndarray:
 def words(strata: Strata, logs: np.ndarray, margin_percent: float | None) -> list[Word]:
     """The rule itself, for each experiment: inside the margin, else decided by p, else undecided.
 
+    A single run of an arm decides nothing, and neither do values without any spread: what their noise is nobody knows.
+
     Args:
         strata: runs of each round.
         logs: [runs, experiments] logarithms, ordered as for `p_values`.
         margin_percent: change that counts as none; None asks for no equivalence.
     """
+    error = _standard_error(strata, logs)
+    if error is None or min(sum(b for b, _ in strata), sum(c for _, c in strata)) < 2:
+        return ["undecided"] * logs.shape[1]
+    spread = error[0] > TIE
     effect = _weights(strata)[0] @ logs
-    decided = (p_values(strata, logs) <= DECIDED_AT) & (effect != 0)
+    decided = (p_values(strata, logs) <= DECIDED_AT) & (effect != 0) & spread
     found = np.where(decided, np.where(effect > 0, "higher", "lower"), "undecided")
     bounds = _bounds(strata, logs)
     if bounds is not None and margin_percent is not None:
         # An end computed as the margin itself is inside, whatever the last bit says.
         low, high = math.log1p(-margin_percent / 100) - TIE, math.log1p(margin_percent / 100) + TIE
-        found = np.where((bounds[0] >= low) & (bounds[1] <= high), "equivalent", found)
+        found = np.where(spread & (bounds[0] >= low) & (bounds[1] <= high), "equivalent", found)
     return [cast("Word", str(word)) for word in found]
 
 
@@ -192,7 +205,7 @@ def power(strata: Strata, effect_percent: float, noise_percent: float, margin_pe
 def mde_percent(strata: Strata, noise_percent: float) -> float | None:
     """Smallest change found with 80 % power at this noise of a run; None when no change, however large, is."""
     standard = _standard_mde(strata)
-    return None if standard is None else 100 * math.expm1(standard * noise_percent / 100)
+    return None if standard is None else _percent(standard * noise_percent / 100)
 
 
 def runs_needed(effect_percent: float, noise_percent: float, rounds: bool = False) -> int | None:
@@ -217,6 +230,10 @@ def _refuse_unusable(rounds: Sequence[Round]) -> None:
     wrong = [v for b, c in rounds for v in (*b, *c) if not (math.isfinite(v) and v > 0)]
     if wrong:
         raise RefereeError("referee", [Reason("value", repr(wrong[0]), "positive and finite")])
+    values = [v for b, c in rounds for v in (*b, *c)]
+    if max(values) > LARGEST_FACTOR * min(values):
+        shown = f"{min(values):g} to {max(values):g}"
+        raise RefereeError("referee", [Reason("values", shown, f"all within a factor {LARGEST_FACTOR:g}")])
 
 
 def _strata_that_decide(rounds: Sequence[Round]) -> list[Round]:
@@ -340,4 +357,5 @@ def _textbook_mde(strata: Strata, freedom: float = math.inf) -> float:
 
 
 def _percent(log: float) -> float:
-    return 100 * math.expm1(float(log))
+    # Beyond the largest double there is no change to print.
+    return 100 * math.expm1(float(log)) if log < LARGEST_LOG else math.inf

@@ -18,7 +18,7 @@ from pydantic import Field, StrictFloat, StrictInt, ValidationError, model_valid
 from typing_extensions import Self
 
 from kda_lab.contracts.fields import Data
-from kda_lab.referee.readers.text import parse_json, read_text, refuse
+from kda_lab.referee.readers.text import complaint, parse_json, read_text, refuse
 
 LARGEST_BYTES = 256_000_000
 """Of one file: about four million tokens."""
@@ -50,7 +50,9 @@ class TokenRecord(Data):
     @model_validator(mode="after")
     def _one_logprob_a_token(self) -> Self:
         if self.logprobs is not None and len(self.logprobs) != len(self.token_ids):
-            raise ValueError(f"{len(self.logprobs)} logprobs for {len(self.token_ids)} token ids")
+            raise ValueError(
+                f"logprobs are {len(self.logprobs)} in number; allowed: {len(self.token_ids)}, one a token id"
+            )
         return self
 
 
@@ -85,6 +87,5 @@ def _record(path: Path, number: int, line: str) -> TokenRecord:
     try:
         return TokenRecord.model_validate(parse_json(path, line, number))
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        field = ".".join(str(part) for part in first["loc"]) or "record"
-        refuse(path, number, field, f"{first['input']!r:.80}", first["msg"].removeprefix("Value error, "))
+        place, given, allowed = complaint(error.errors(include_url=False)[0])
+        refuse(path, number, ".".join(map(str, place)) or "record", given, allowed)

@@ -53,18 +53,19 @@ class Comparison:
     """Largest difference of log-probabilities over positions with both, 0.0 where none was given."""
     first: Divergence | None
     logprobs: bool
-    """Whether log-probabilities were compared, not ids alone."""
+    """Whether every prompt has log-probabilities on both sides."""
+    prompts_with_logprobs: int = 0
 
     @property
     def identical(self) -> bool:
         return self.first is None
 
     def __str__(self) -> str:
-        what = "ids and logprobs" if self.logprobs else "ids only, no logprobs given"
-        return (
-            f"{self.identical_prompts} of {self.prompts} prompts and {self.identical_tokens} of {self.tokens} tokens "
-            f"identical ({what}), largest logprob gap {self.largest_gap:.3g}"
-        )
+        same = f"{self.identical_prompts} of {self.prompts} prompts and {self.identical_tokens} of {self.tokens} tokens"
+        if not self.prompts_with_logprobs:
+            return f"{same} identical (ids only, no logprobs given)"
+        some = "" if self.logprobs else f" of {self.prompts_with_logprobs} of {self.prompts} prompts"
+        return f"{same} identical (ids and logprobs{some}), largest logprob gap {self.largest_gap:.3g}"
 
 
 @dataclass(frozen=True)
@@ -150,8 +151,9 @@ def compare_outputs(reference: Outputs, other: Outputs) -> Comparison:
         same_prompts += parted is None
         first = first or parted
     tokens = sum(len(r.token_ids) for r in reference.values())
-    given = all(r.logprobs is not None for r in (*reference.values(), *other.values()))
-    return Comparison(len(reference), same_prompts, tokens, same_tokens, largest, first, given)
+    given = sum(r.logprobs is not None and other[prompt].logprobs is not None for prompt, r in reference.items())
+    every = given == len(reference)
+    return Comparison(len(reference), same_prompts, tokens, same_tokens, largest, first, every, given)
 
 
 def _judge_mode(mode: str, records: list[TokenRecord], asked: dict[str, str]) -> TokenVerdict:

@@ -10,8 +10,10 @@ from typing import Annotated
 import typer
 
 from kda_lab.referee.command import write_report
+from kda_lab.referee.spoken import spoken_as
 
 
+@spoken_as("compare-tokens")
 def compare_tokens(
     files: Annotated[list[Path], typer.Argument(help="JSON Lines of token ids and log-probabilities.")],
     baseline: Annotated[str, typer.Option(help="Arm that is the reference.")],

@@ -73,6 +73,8 @@ def test_a_stale_entry_fails(tmp_path: Path) -> None:
         ("- {rule: AUD-1, file: a.py, file: b.py, reason: x}\n", r":1 is 'file' twice; allowed: each key once"),
         ("- {rule: AUD-1, file: [a.py], reason: x}\n", r":1 is 'file'; allowed: the keys"),
         ("- {rule: AUD-1, file: a, reason: x}\n" * 2, r":2 is the entry of line 1 again; allowed: each entry once"),
+        ("- {rule: AUD-1, file: 5, reason: x}\n", r":1 file is 5; allowed: a text"),
+        ("- {rule: AUD-1, file: a, reason: yes}\n", r":1 reason is yes; allowed: a text"),
         ("- AUD-1\n", r":1 is no mapping; allowed: a mapping with rule"),
         ("rule: AUD-1\n", r":1 is no list; allowed: a list of entries"),
         ("- {rule: AUD-1\n", r"allow-list .+:2: "),

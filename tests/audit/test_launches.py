@@ -109,3 +109,11 @@ def test_a_launch_that_is_gone_is_not_told_option_by_option(audit: Run) -> None:
     found = audit({"a.py": source}, {"a.py": source.replace("k[(1,)](x, num_warps=4)", "pass")})
     assert told(found) == []
     assert told(found, "AUD-6") == [("lost call", "f", "the call of k is gone")]
+
+
+def test_a_grid_that_reads_the_same_says_so(audit: Run) -> None:
+    """The text of the grid is equal, what a name in it is assigned is not."""
+    source = f"{HEAD}def f(x):\n    n = x.numel()\n    grid = (n,)\n    k[grid](x)\n"
+    found = audit({"a.py": source}, {"a.py": source.replace("numel()", "numel() - 1")})
+    words = "grid grid ((n,)) in the call of k reads the same, and a name in it is assigned something else"
+    assert told(found) == [("changed grid", "f", words)]

@@ -159,3 +159,29 @@ def test_one_line_is_short() -> None:
     """Line breaks go, and so does the tail."""
     assert one_line(ast.parse("f(\n  1,\n  2)").body[0]) == "f(1, 2)"
     assert len(one_line(ast.parse("f(" + "1," * 200 + ")").body[0])) == 160
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("from a import f\n", "from b import f\n"),
+        ("import a as f\n", "from b import f\n"),
+        ("from a import *\n", "from b import f\n"),
+    ],
+)
+def test_the_order_of_imports_that_shadow_each_other_counts(first: str, second: str) -> None:
+    """The last import of a name is what it is bound to."""
+    assert fingerprint(ast.parse(first + second)) != fingerprint(ast.parse(second + first))
+
+
+def test_the_order_of_other_imports_does_not_count() -> None:
+    """Two names, or the same package twice."""
+    for first, second in (("import a.b\n", "import a.c\n"), ("from a import f\n", "from a import g\n")):
+        assert fingerprint(ast.parse(first + second)) == fingerprint(ast.parse(second + first))
+
+
+def test_the_order_of_plain_keywords_does_not_count() -> None:
+    """Names and constants have no effect; calls have, and `**` may overwrite."""
+    assert fingerprint(ast.parse("f(a=1, b=x)")) == fingerprint(ast.parse("f(b=x, a=1)"))
+    assert fingerprint(ast.parse("f(a=1, b=x)")) != fingerprint(ast.parse("f(b=1, a=x)"))
+    assert fingerprint(ast.parse("f(a=g(), b=h())")) != fingerprint(ast.parse("f(b=h(), a=g())"))

@@ -202,3 +202,10 @@ def test_without_git_there_are_no_revisions(write_files: Write, monkeypatch: pyt
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(AuditError, match="audit: source: a revision needs git, which cannot be started"):
         read_tree(f"{folder}@HEAD", "source")
+
+
+def test_a_pipe_is_an_entry_and_is_not_read(tmp_path: Path) -> None:
+    """A tree that gained a named pipe is not the same tree; opening it would wait for ever."""
+    (tmp_path / "a.py").write_text("x = 1\n")
+    os.mkfifo(tmp_path / "pipe")
+    assert read_tree(tmp_path, "export").files == {"a.py": b"x = 1\n", "pipe": b"-> no regular file"}

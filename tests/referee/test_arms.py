@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import pytest
+
 from kda_lab.referee import arms
 from kda_lab.referee.claim import Claim, Control, Run
 
@@ -56,3 +58,20 @@ def test_latency_and_rate_are_rebuilt_from_parts() -> None:
     )
     assert (arms.end_to_end_ms(made), arms.request_rate_s(made)) == (1000.0, 2.0)
     assert (arms.end_to_end_ms(run("a")), arms.request_rate_s(run("a"))) == (None, None)
+
+
+def test_thousands_of_runs_are_looked_at_once_each() -> None:
+    """Runs in question are picked in one pass: 5,000 equal runs are never compared with one another."""
+    runs = tuple(run(a, summarises=1, round=None) for _ in range(2500) for a in ("baseline", "candidate"))
+    claim = Claim(name="x", metric="kernel_us", runs=(*runs, run("candidate", superseded=True)))
+    compared = 0
+
+    def count(left: Run, right: object) -> bool:
+        nonlocal compared
+        compared += 1
+        return left is right
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Run, "__eq__", count)
+        base, cand = arms.sides(claim)
+    assert (len(base), len(cand), compared) == (2500, 2500, 0)

@@ -72,3 +72,10 @@ def test_a_source_is_a_place() -> None:
     assert str(Source(file="a.csv", line=3, note="second table")) == "a.csv:3 (second table)"
     assert str(Source(file="a.csv")) == "a.csv"
     assert str(Source()) == ""
+
+
+@pytest.mark.parametrize("margin", [0.0, 50.0, 100.0, math.inf, math.nan])
+def test_a_margin_that_holds_everything_is_refused(margin: float) -> None:
+    """The margin of equivalence lies between 0 and 50 percent, both left out."""
+    with pytest.raises(ValidationError, match="margin_percent"):
+        Claim(name="x", margin_percent=margin)

@@ -196,3 +196,45 @@ def test_every_claim_gets_a_verdict(claim: Claim) -> None:
     assert first.model_dump_json() == judge(claim).model_dump_json()
     assert first.reasons
     assert first.reached == (first.verdict in ("faster", "slower", "equivalent", "identical", "differs"))
+
+
+def test_one_difference_outweighs_an_agreement() -> None:
+    """Of two evaluations, two gates or two modes, the one that differs is the verdict, with its own numbers."""
+    pairs = (("gsm8k", 95.0, 95.0), ("mmlu", 80.0, 60.0))
+    scores = tuple(
+        Score(arm=a, name=n, value=v, digits=1, questions=10_000)
+        for n, *values in pairs
+        for a, v in zip(("baseline", "candidate"), values, strict=True)
+    )
+    found = judge(Claim(name="x", question="score", scores=scores))
+    assert str(found).startswith("differs(-20.00 points")
+    assert found.numbers["difference_points"] == pytest.approx(-20)
+    gates = tuple(Gate(name=n, accepts={"zero": False}, accepts_candidate=n == "g1") for n in ("g1", "g2"))
+    refused = judge(Claim(name="x", question="gate", gates=gates))
+    assert (str(refused), refused.reasons[0][:2]) == ("differs(gate rejects)", "g2")
+    modes = tuple(
+        Equality(left="baseline", right=right, mode=mode, identical=(right, mode) != ("candidate", "normal"))
+        for mode in ("deterministic", "normal")
+        for right in ("baseline", "candidate")
+    )
+    assert str(judge(Claim(name="x", question="equality", equality=modes))) == "differs(normal mode)"
+
+
+def test_the_change_beside_a_verdict_has_its_sign() -> None:
+    """A verdict of slower never stands beside a rise of throughput."""
+    base = (100, 100.1, 100.2, 99.9, 99.8, 100.05, 99.95, 100.15, 99.85, 100.12, 99.88, 100.01)
+    cand = (101, 101.1, 101.2, 100.9, 100.8, 101.05, 100.95, 30, 31, 29, 30.5, 29.5)
+    made = (*runs("baseline", base, "throughput_tok_s"), *runs("candidate", cand, "throughput_tok_s"))
+    found = judge(Claim(name="x", runs=made))
+    assert (found.verdict, found.detail[0], found.numbers["change_percent"] < 0) == ("slower", "-", True)
+
+
+def test_values_too_far_apart_are_refused_in_words() -> None:
+    """A spread that no measurement has is a fault of units, whatever it would overflow."""
+    for low, high in ((1e-250, 1e250), (1e-60, 1e60), (1.0, 2e6)):
+        assert verdict((low, high, low, high), (low, high, low)) == "invalid(values too far apart)"
+
+
+def test_copied_runs_are_inconclusive() -> None:
+    """Six times the same value says nothing of the noise."""
+    assert verdict((100.0,) * 6, (103.0,) * 6) == "inconclusive(MDE unknown, no spread)"

@@ -165,10 +165,10 @@ def test_equal_runs_are_equivalent_by_their_margin() -> None:
     assert compare(rounds, 0.01).word == "undecided"
 
 
-def test_identical_values_are_equivalent_without_warning() -> None:
+def test_identical_values_decide_nothing_and_warn_of_nothing() -> None:
     """No spread at all: p is 1, noise 0, and nothing divides by it."""
     found = compare([((5.0, 5.0, 5.0), (5.0, 5.0, 5.0))], 1.0)
-    assert (found.word, found.p, found.noise_percent) == ("equivalent", 1.0, 0.0)
+    assert (found.word, found.p, found.noise_percent) == ("undecided", 1.0, 0.0)
 
 
 def test_a_drift_over_rounds_cancels() -> None:
@@ -243,3 +243,28 @@ def test_many_rounds_are_drawn_quickly() -> None:
     """Three hundred rounds are relabelled at random, the observed labelling included."""
     found = compare([((1.0,), (1.02 + 0.001 * (i % 2),)) for i in range(300)], 1.0)
     assert (found.word, found.p) == ("higher", pytest.approx(2 / 2000))
+
+
+@pytest.mark.parametrize(
+    ("base", "cand"),
+    [((100.0, 100.0), (100.5,)), ((100.0, 100.1, 100.05), (100.02,)), ((100.0,) * 6, (103.0,) * 6)],
+    ids=["two copies against one run", "one run", "copies"],
+)
+def test_a_single_run_or_no_spread_never_decides(base: tuple[float, ...], cand: tuple[float, ...]) -> None:
+    """Neither equivalence nor a difference follows where the noise of a run, or of an arm, is unknown."""
+    assert compare([(base, cand)], 1.0).word == "undecided"
+    assert compare([(cand, base)], 10.0).word == "undecided"
+
+
+def test_the_decided_change_has_the_sign_of_the_word() -> None:
+    """The medians rise while the geometric means, which the test is about, fall."""
+    base = (100, 100.1, 100.2, 99.9, 99.8, 100.05, 99.95, 100.15, 99.85, 100.12, 99.88, 100.01)
+    cand = (101, 101.1, 101.2, 100.9, 100.8, 101.05, 100.95, 30, 31, 29, 30.5, 29.5)
+    found = compare([(base, cand)], 1.0)
+    assert (found.word, found.change_percent > 0, found.decided_percent < 0) == ("lower", True, True)
+
+
+def test_values_that_no_measurement_gives_are_refused() -> None:
+    """What would overflow is refused where it enters, with its range."""
+    with pytest.raises(RefereeError, match=r"values is 1e-250 to 1e\+250; allowed: all within a factor 1e\+06"):
+        compare([((1e-250, 1e250, 1.0, 2.0), (1e-250, 1e250, 3.0, 4.0))], 1.0)

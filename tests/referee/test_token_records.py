@@ -47,7 +47,7 @@ def test_a_logprob_that_was_not_computed_reads_as_such(tmp_path: Path) -> None:
         (GOOD | {"token_ids": [1, "2"]}, r"a\.jsonl:2: token_ids\.1 is '2'; allowed: Input should be a valid integer"),
         (GOOD | {"token_ids": [1, -2]}, r"a\.jsonl:2: token_ids\.1 is -2; .*greater than or equal to 0"),
         (GOOD | {"token_ids": [True, 2]}, r"a\.jsonl:2: token_ids\.0 is True"),
-        (GOOD | {"logprobs": [-0.5]}, r"a\.jsonl:2: record is .*; allowed: 1 logprobs for 2 token ids"),
+        (GOOD | {"logprobs": [-0.5]}, r"a\.jsonl:2: logprobs is 1 in number; allowed: 2, one a token id"),
         (GOOD | {"logprobs": ["-0.5", -1.0]}, r"a\.jsonl:2: logprobs\.0 is '-0\.5'"),
         (GOOD | {"arm": ""}, r"a\.jsonl:2: arm is ''"),
         ({k: v for k, v in GOOD.items() if k != "mode"}, r"a\.jsonl:2: mode is .*; allowed: Field required"),
@@ -65,7 +65,7 @@ def test_a_bad_line_is_named(tmp_path: Path, line: str | dict[str, Any], words: 
 
 def test_a_bad_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A missing, empty, oversized or binary file is refused by name."""
-    with pytest.raises(RefereeError, match=r"none\.jsonl: file is .*; allowed: a file that can be read"):
+    with pytest.raises(RefereeError, match=r"file '.*none\.jsonl' does not exist"):
         read_tokens([tmp_path / "none.jsonl"])
     with pytest.raises(RefereeError, match=r"e\.jsonl: content is ''"):
         read_tokens([write(tmp_path / "e.jsonl", " ")])

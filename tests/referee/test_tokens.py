@@ -223,3 +223,14 @@ def test_comparison_laws(outputs: dict[str, list[tuple[int, float]]], chance: ra
         assert (made.first.prompt, made.first.token) == (prompt, place)
         assert made.identical_tokens == made.tokens - 1
         assert made.identical_prompts == made.prompts - 1
+
+
+def test_a_gap_is_told_with_what_was_compared() -> None:
+    """Where some prompts have logprobs their number stands beside the gap; where none has, no gap is told."""
+    bare = record("base", [1], prompt="p1")
+    some = judged(BASE, bare, AGAIN, bare.model_copy(update={"round": 1}), record("cand", [5, 6], [-0.5, -0.75]),
+                  record("cand", [1], prompt="p1"))  # fmt: skip
+    assert "(ids and logprobs of 1 of 2 prompts), largest logprob gap 0.5" in some.reason
+    none = judged(bare, bare.model_copy(update={"round": 1}), record("cand", [2], prompt="p1"))
+    assert "(ids only, no logprobs given)." in none.reason
+    assert "largest" not in none.reason

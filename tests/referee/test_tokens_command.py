@@ -57,4 +57,15 @@ def test_a_report_that_cannot_be_written_exits_two(tmp_path: Path) -> None:
     path = outputs(tmp_path / "a.jsonl", 1)
     done = run(path, "--baseline", "base", "--candidate", "cand", "--json", tmp_path / "file" / "v.json")
     assert done.exit_code == 2
-    assert "error: referee: report is" in done.output
+    assert "error: compare-tokens: report is" in done.output
+
+
+def test_the_documented_lines_answer_the_documented_command(tmp_path: Path) -> None:
+    """The records of the guide hold both arms and the control that its command asks for."""
+    text = (Path(__file__).parents[2] / "docs/referee.md").read_text()
+    section = text.split("## Comparing outputs token by token")[1]
+    (tmp_path / "tokens.jsonl").write_text(section.split("```json\n")[1].split("```")[0])
+    words = section.split("kda-lab compare-tokens tokens.jsonl ")[1].split("\n")[0].split()
+    done = run(tmp_path / "tokens.jsonl", *words)
+    assert done.exit_code == 0, done.output
+    assert "identical" in done.output

@@ -42,6 +42,9 @@ def _policy(claim: Claim, base: list[Run], cand: list[Run]) -> tuple[Finding, ..
         sentence = (
             f"Cache state: {words[0]} ({claim.baseline}), {words[1]} ({claim.candidate}). State it for both arms."
         )
+    elif (mixed := _mixed(base, cand)) and stated[0] == stated[1]:
+        severity = "cold cache"
+        sentence = f"Runs with caches {words[0]} stand together in {mixed}. Compare runs of one state, or by rounds."
     elif stated[0] != stated[1]:
         severity = "cold cache"
         sentence = f"Caches were {words[0]} for {claim.baseline} and {words[1]} for {claim.candidate}: two experiments."
@@ -51,13 +54,25 @@ def _policy(claim: Claim, base: list[Run], cand: list[Run]) -> tuple[Finding, ..
     return (Finding.model_validate({"check": CHECK, "severity": severity, "short": short, "sentence": sentence}),)
 
 
+def _mixed(base: list[Run], cand: list[Run]) -> str:
+    """Where runs of unlike cache states would be compared: an arm without rounds, or a round; empty text nowhere."""
+    everything = [*base, *cand]
+    if any(r.round is None for r in everything):
+        return "one arm" if len({r.cache_state for r in everything}) > 1 else ""
+    numbers = sorted({r.round for r in everything if r.round is not None})
+    apart = [n for n in numbers if len({r.cache_state for r in everything if r.round == n}) > 1]
+    return f"round {apart[0]}" if apart else ""
+
+
 def _built_during(base: list[Run], cand: list[Run]) -> tuple[Finding, ...]:
     built = [typical(runs, "artifacts_built") or 0.0 for runs in (base, cand)]
     if (built[0] > 0) == (built[1] > 0):
         return ()
+    counted = any("artifacts_built" in r.metrics for r in (base if built[1] else cand))
+    other = "none during the other arm's" if counted else "those of the other arm were not counted"
     sentence = (
         f"{figure(max(built))} compiled artifacts appeared during the runs of the "
-        f"{'candidate' if built[1] else 'baseline'}, none during the other arm's. Run it again on a warm cache."
+        f"{'candidate' if built[1] else 'baseline'}, {other}. Run it again on a warm cache."
     )
     return (Finding(check=CHECK, severity="cold cache", short="cold JIT: compiled while timed", sentence=sentence),)
 

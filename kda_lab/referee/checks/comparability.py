@@ -76,6 +76,8 @@ def _settings(claim: Claim, base: list[Run], cand: list[Run]) -> list[str]:
 
 def _unstated(claim: Claim, base: list[Run], cand: list[Run]) -> list[str]:
     found = [n for n in ("hardware", "commit") if not (_all_state(base, n) and _all_state(cand, n))]
+    # One arm's word alone cannot be compared; that neither said anything is no difference.
+    found += [n.replace("_", " ") for n in LOAD[1:] if _any_states(base, n) != _any_states(cand, n)]
     if not _keys(base) or not _keys(cand):
         return [*found, "resolved settings"]
     one_sided = sorted(_keys(base) ^ _keys(cand))
@@ -85,6 +87,10 @@ def _unstated(claim: Claim, base: list[Run], cand: list[Run]) -> list[str]:
 
 def _all_state(runs: list[Run], name: str) -> bool:
     return all(getattr(r, name) for r in runs)
+
+
+def _any_states(runs: list[Run], name: str) -> bool:
+    return any(getattr(r, name) is not None for r in runs)
 
 
 def _keys(runs: list[Run]) -> set[str]:

@@ -26,10 +26,26 @@ def check(claim: Claim) -> tuple[Finding, ...]:
             f"{len(outside)} files differ outside the scope: {', '.join(outside[:NAMED])}. Reset them to one commit."
         )
         return (_finding("not comparable", "arms differ outside the scope", words, lines),)
+    settings = [] if differing else _settings(claim)
+    if settings:
+        words = f"The arms are the same files and differ in the scope's settings: {', '.join(settings[:NAMED])}."
+        return (_finding("passed", "arms differ in a setting only", words, lines),)
     if not differing:
         return (_finding("invalid", "the arms are the same files", "Both arms have the same files.", lines),)
     words = f"The arms differ in {len(differing)} of {len(base.keys() | cand.keys())} files, all in the scope."
     return (_finding("passed", "arms differ in the scope only", words, lines),)
+
+
+def _settings(claim: Claim) -> list[str]:
+    """Settings of the scope whose values at run time are not the same in the two arms."""
+    base, cand = (_resolved(claim.of(arm)) for arm in (claim.baseline, claim.candidate))
+    scoped = [k for k in sorted(base.keys() & cand.keys()) if any(fnmatchcase(f"setting:{k}", p) for p in claim.scope)]
+    return [key for key in scoped if not base[key] & cand[key]]
+
+
+def _resolved(runs: tuple[Run, ...]) -> dict[str, set[str]]:
+    keys = {k for r in runs for k in r.resolved}
+    return {key: {repr(r.resolved[key]) for r in runs if key in r.resolved} for key in keys}
 
 
 def _one_tree(arm: str, runs: list[Run]) -> list[Finding]:

@@ -6,7 +6,7 @@ the baseline's runs is a lower bound of the drift, and is held against the effec
 
 from __future__ import annotations
 
-from kda_lab.referee.arms import judged_mode, rounds_of, runs_of, sides, usable
+from kda_lab.referee.arms import comparable, judged_mode, rounds_of, runs_of, sides
 from kda_lab.referee.claim import Claim, Control
 from kda_lab.referee.finding import Finding, signed
 from kda_lab.referee.statistics import compare
@@ -20,8 +20,13 @@ def check(claim: Claim) -> tuple[Finding, ...]:
     """Test each A/A control, hold drift against the effect, and look whether the order of runs separates the two."""
     if claim.question != "speed":
         return ()
-    found = [f for control in claim.controls for f in _judge(claim, control)]
-    if not claim.controls and "control" in claim.requires:
+    judged = [_judge(claim, control) for control in claim.controls]
+    found = [f for findings in judged for f in findings]
+    empty = [f"{c.arm} repeats {c.repeats}" for c, findings in zip(claim.controls, judged, strict=True) if not findings]
+    if empty:
+        words = f"A/A control without runs of both arms in the judged mode: {'; '.join(empty)}. It shows nothing."
+        found.append(Finding(check=CHECK, severity="warning", short="control without runs", sentence=words))
+    if not any(judged) and "control" in claim.requires:
         words = "No A/A control; run the baseline against itself, next to the candidate."
         found.append(Finding(check=CHECK, severity="inconclusive", short="no A/A control", sentence=words))
     return (*found, *_blocked(claim))
@@ -32,14 +37,17 @@ def _judge(claim: Claim, control: Control) -> list[Finding]:
     base = runs_of(claim, (control.repeats,), claim.metric, mode)
     again = runs_of(claim, (control.arm,), claim.metric, mode)
     cand = runs_of(claim, (claim.candidate,), claim.metric, mode)
+    if control.arm == claim.candidate != control.repeats:
+        return []
     if control.arm == control.repeats:
         base, again = base[0::2], base[1::2]
-    if not base or not again or not cand or not all(usable(r.metrics[claim.metric]) for r in (*base, *again, *cand)):
+    values = [r.metrics[claim.metric] for r in (*base, *again, *cand)]
+    if not base or not again or not cand or not comparable(values):
         return []
     found = compare(rounds_of(base, again, claim.metric)[0], claim.margin_percent)
     line = f"A/A {control.arm} against {control.repeats}: {signed(found.change_percent)}, p = {found.p:.3g}"
     if found.word in ("higher", "lower"):
-        words = f"The baseline against itself differs by {signed(found.change_percent)} (p = {found.p:.3g}): drift."
+        words = f"The baseline against itself differs by {signed(found.decided_percent)} (p = {found.p:.3g}): drift."
         return [Finding(check=CHECK, severity="invalid", short="A/A failed", sentence=words, arithmetic=(line,))]
     effect = compare(rounds_of(base, cand, claim.metric)[0], claim.margin_percent)
     return [_drift(found.change_percent, effect.change_percent, claim.margin_percent, line)]

@@ -1,6 +1,7 @@
 """Equality of outputs (REF-8): a mode in which the baseline differs from itself can prove no equality.
 
-Each mode is judged by itself; the verdict is that of a mode whose own control holds.
+Each mode is judged by itself; the verdict is that of the modes whose own control holds, and a difference in one of them
+is the verdict, whatever another mode showed.
 """
 
 from __future__ import annotations
@@ -34,8 +35,10 @@ def _mode(claim: Claim, mode: str, items: list[Equality]) -> list[Finding]:
     if broken:
         words = f"{mode} mode, {broken[0].what}: the counts contradict the word 'identical'. {broken[0].source}".strip()
         return [_finding("invalid", "counts contradict", words, items)]
-    controls = [e for e in items if e.left == e.right]
-    across = [e for e in items if {e.left, e.right} == {claim.baseline, claim.candidate}]
+    code = _code(claim)
+    arms = [(e, code.get(e.left, e.left), code.get(e.right, e.right)) for e in items]
+    controls = [e for e, left, right in arms if left == right]
+    across = [e for e, left, right in arms if {left, right} == {claim.baseline, claim.candidate}]
     same = bool(across) and all(e.identical for e in across)
     if any(not e.identical for e in controls):
         words = f"In {mode} mode an arm differs from itself: no equality can be judged. Use a deterministic mode."
@@ -54,12 +57,17 @@ def _mode(claim: Claim, mode: str, items: list[Equality]) -> list[Finding]:
     return [_finding("note", f"{first or 'outputs'}, {mode} mode" if first else f"{mode} mode", words, items)]
 
 
+def _code(claim: Claim) -> dict[str, str]:
+    """A control's own arm to the arm whose code it runs; the two judged arms stand for themselves."""
+    return {c.arm: c.repeats for c in claim.controls if c.arm not in (claim.baseline, claim.candidate)}
+
+
 def _contradicts(item: Equality) -> bool:
     gap = item.maximum_difference
     if gap is not None and (gap != gap or (item.identical and gap != 0)):
         return True
     if item.compared is None or item.equal is None:
-        return False
+        return item.identical and item.equal == 0
     return item.equal > item.compared or (item.equal == item.compared) != item.identical
 
 

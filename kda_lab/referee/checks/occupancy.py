@@ -8,13 +8,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kda_lab.referee.arms import end_to_end_ms, request_rate_s, sides, usable
+from kda_lab.referee.arms import end_to_end_ms, request_rate_s, sides, typical, usable
 from kda_lab.referee.claim import Claim, Run
 from kda_lab.referee.finding import Finding, figure, signed
 
 CHECK = "occupancy"
 ALLOWED_PERCENT = 1.0
 """Difference in requests in flight that is let pass unremarked."""
+ROUND_ALLOWED_PERCENT = 5.0
+"""The same within one round, where a short run's filling and emptying weighs more."""
+CROWDED = 1.5
+"""Requests in flight over the stated concurrency from which a unit must be wrong."""
+LATENCIES = ("ttft_", "tpot_", "itl_", "e2e_")
+ARRIVALS = "request_rate"
+"""Resolved setting that names a fixed arrival rate, in requests a second."""
 BY_OCCUPANCY = ("throughput_tok_s", "total_throughput_tok_s", "input_throughput_tok_s", "request_rate_s", "duration_s")
 
 
@@ -59,10 +66,42 @@ def check(claim: Claim) -> tuple[Finding, ...]:
             return ()
         words = "Requests in flight are unknown: give request rate or throughput, and latency or TTFT and TPOT."
         return (Finding(check=CHECK, severity="inconclusive", short="occupancy unknown", sentence=words),)
-    return (_judge(claim, base, cand),)
+    crowded = [f for runs in (base_runs, cand_runs) for r in runs if (f := _above_concurrency(r)) is not None]
+    if crowded:
+        return (crowded[0],)
+    whole = _judge(claim, base, cand)
+    if whole.severity == "not comparable":
+        return (whole,)
+    # Means over rounds can agree while no two runs that are compared do.
+    by_round = (_judge(claim, b, c, f"Round {n}: ") for n, b, c in _rounds(claim, base_runs, cand_runs))
+    return (next((f for f in by_round if f.severity == "not comparable"), whole),)
 
 
-def _judge(claim: Claim, base: Occupancy, cand: Occupancy) -> Finding:
+def _rounds(claim: Claim, base: list[Run], cand: list[Run]) -> list[tuple[int, Occupancy, Occupancy]]:
+    numbers = sorted({r.round for r in base if r.round is not None} & {r.round for r in cand})
+    found = []
+    for number in numbers:
+        left = occupancy_of(claim.baseline, [r for r in base if r.round == number])
+        right = occupancy_of(claim.candidate, [r for r in cand if r.round == number])
+        if left is not None and right is not None:
+            found.append((number, left, right))
+    return found
+
+
+def _above_concurrency(run: Run) -> Finding | None:
+    found = occupancy_of(run.arm, [run])
+    if run.concurrency is None or found is None or found.in_flight <= CROWDED * run.concurrency:
+        return None
+    words = (
+        f"A run of {run.arm} had {figure(found.in_flight, 4)} requests in flight at concurrency {run.concurrency}: "
+        f"its rate and its latency contradict. Look at their units. {run.source}"
+    ).strip()
+    short = "more in flight than the concurrency: units?"
+    return Finding(check=CHECK, severity="invalid", short=short, sentence=words, arithmetic=found.lines)
+
+
+def _judge(claim: Claim, base: Occupancy, cand: Occupancy, where: str = "") -> Finding:
+    allowed = ALLOWED_PERCENT if not where else ROUND_ALLOWED_PERCENT
     difference = 100 * (cand.in_flight / base.in_flight - 1)
     printed = 100 * (cand.rate_req_s / base.rate_req_s - 1)
     # At N in flight either arm finishes N / latency requests a second: N cancels.
@@ -81,11 +120,12 @@ def _judge(claim: Claim, base: Occupancy, cand: Occupancy) -> Finding:
         f"rate as measured: {figure(cand.rate_req_s)} / {figure(base.rate_req_s)} - 1 = {signed(printed)}",
         f"rate at equal occupancy: {figure(base.latency_s)} s / {figure(cand.latency_s)} s - 1 = {signed(equal)}",
     )
-    apart = abs(difference) > ALLOWED_PERCENT and abs(difference) > abs(printed) / 2
-    if claim.metric in BY_OCCUPANCY and apart:
+    apart = abs(difference) > allowed and abs(difference) > abs(printed) / 2
+    emptier = claim.metric.startswith(LATENCIES) and _won_by_load(claim, difference, allowed)
+    if emptier or (claim.metric in BY_OCCUPANCY and apart):
         severity = "not comparable"
         sentence = (
-            f"The arms had {figure(base.in_flight, 4)} and {figure(cand.in_flight, 4)} requests in flight: the rate "
+            f"{where}The arms had {figure(base.in_flight, 4)} and {figure(cand.in_flight, 4)} requests in flight: the rate "
             f"moved {signed(printed)}, at equal occupancy it is {signed(equal)}. Compare at the same number in flight."
         )
     elif abs(difference) > ALLOWED_PERCENT:
@@ -106,6 +146,24 @@ def _judge(claim: Claim, base: Occupancy, cand: Occupancy) -> Finding:
             "numbers": numbers,
         }
     )
+
+
+def _won_by_load(claim: Claim, difference: float, allowed: float) -> bool:
+    """Whether a lower latency came with so many fewer requests in flight that these may be its cause.
+
+    At a fixed arrival rate fewer are in flight because each is faster; that needs the rate among the resolved settings.
+    """
+    base, cand = sides(claim)
+    before, after = typical(base, claim.metric), typical(cand, claim.metric)
+    if before is None or after is None or _same_arrivals([*base, *cand]):
+        return False
+    gain = 100 * (1 - after / before)
+    return gain > 0 and difference < -allowed and -difference > gain / 2
+
+
+def _same_arrivals(runs: list[Run]) -> bool:
+    rates = {r.resolved.get(ARRIVALS) for r in runs}
+    return len(rates) == 1 and all(isinstance(r, (int, float)) and usable(float(r)) for r in rates)
 
 
 def _lines(arm: str, run: Run, rate: float, latency_s: float) -> list[str]:

@@ -9,25 +9,35 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable
+from typing import Literal
 
 from kda_lab.referee.arms import typical
 from kda_lab.referee.claim import Claim, Published
 from kda_lab.referee.finding import Finding, figure
-from kda_lab.referee.metrics import METRICS
+from kda_lab.referee.metrics import METRICS, UNITS, convert
 
 CHECK = "published"
 
 
 def check(claim: Claim) -> tuple[Finding, ...]:
-    """One finding for each published number that can be recomputed here."""
-    return tuple(f for item in claim.published if (f := _judge(claim, item)) is not None)
+    """One finding for each published number; what cannot be recomputed here is named, not passed over."""
+    return tuple(_judge(claim, item) for item in claim.published)
 
 
-def _judge(claim: Claim, item: Published) -> Finding | None:
+def _judge(claim: Claim, item: Published) -> Finding:
     made = _recomputed(claim, item)
     if made is None:
-        return None
+        words = f"{item.metric} {item.statistic}: the claim holds no values from which it follows; not recomputed."
+        return _told(item, "note", "printed number not recomputed", words)
     value, line, ends = made
+    own, allowed = _own_unit(item)
+    unit = item.unit if "unit" in item.model_fields_set else own
+    if unit not in allowed:
+        words = f"{item.metric} {item.statistic}: unit is {item.unit!r}; allowed: {', '.join(allowed)}. Not recomputed."
+        return _told(item, "warning", "printed number in a wrong unit", words)
+    value, ends = _in_unit(value, own, unit), tuple(_in_unit(v, own, unit) for v in ends)
+    if unit != own:
+        line = f"{line} {own} = {value:.6g} {unit}"
     # Binary fractions: a value that lies on the edge must not fall off it.
     step = 0.5 * 10.0**-item.digits * (1 + 1e-9) + 1e-12
     if abs(value - item.value) <= step:
@@ -36,7 +46,7 @@ def _judge(claim: Claim, item: Published) -> Finding | None:
         severity, told, short = "note", "agrees within the rounding of its inputs", "printed number holds by rounding"
     else:
         severity, told, short = "warning", "does not agree", "printed number disagrees"
-    printed = f"{item.value:.{item.digits}f} {item.unit}"
+    printed = f"{item.value:.{item.digits}f} {unit}".strip()
     words = f"{item.metric} {item.statistic}: printed {printed}, recomputed {value:.{item.digits + 1}f}: {told}."
     return Finding.model_validate(
         {
@@ -49,6 +59,29 @@ def _judge(claim: Claim, item: Published) -> Finding | None:
             "sources": (item.source,),
         }
     )
+
+
+def _told(item: Published, severity: Literal["note", "warning"], short: str, words: str) -> Finding:
+    return Finding(check=CHECK, severity=severity, short=short, sentence=words, sources=(item.source,))
+
+
+def _own_unit(item: Published) -> tuple[str, tuple[str, ...]]:
+    """Unit in which a statistic is recomputed, and the units in which it may be printed."""
+    if item.statistic in RELATIVE:
+        return RELATIVE[item.statistic]
+    if item.metric not in METRICS:
+        return "points", ("points", "percent")
+    own = METRICS[item.metric].unit
+    return own, tuple(u for u, (dimension, _) in UNITS.items() if dimension == UNITS[own][0])
+
+
+RELATIVE = {"change": ("percent", ("percent", "fraction")), "ratio": ("x", ("x", "percent", "fraction"))}
+
+
+def _in_unit(value: float, own: str, unit: str) -> float:
+    if own in UNITS and unit in UNITS:
+        return convert(value, own, unit)
+    return 100 * value if (own, unit) == ("x", "percent") else value
 
 
 def _recomputed(claim: Claim, item: Published) -> tuple[float, str, tuple[float, ...]] | None:

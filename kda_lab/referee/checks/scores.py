@@ -79,6 +79,10 @@ def check(claim: Claim) -> tuple[Finding, ...]:
             continue
         asked, warning = _asked(name, scores)
         found += [warning] if warning else []
+        broken = _miscounted(scores, asked)
+        if broken:
+            found.append(broken)
+            continue
         sides = _sides(claim, scores, asked)
         if sides is not None:
             found.append(_judge(claim, name, sides))
@@ -105,6 +109,19 @@ def _broken(scores: tuple[Score, ...]) -> Finding | None:
                 return Finding(
                     check=CHECK, severity="invalid", short="score is not k/n", sentence=words, arithmetic=(line,)
                 )
+    return None
+
+
+def _miscounted(scores: tuple[Score, ...], asked: int | None) -> Finding | None:
+    """Right answers without their own questions, held against the questions that another entry declares."""
+    for score in scores:
+        if score.correct is None or score.questions is not None or asked is None:
+            continue
+        made = 100 * score.correct / asked
+        if score.correct > asked or abs(made - score.value) > 0.5 * 10.0**-score.digits * (1 + 1e-6):
+            words = f"{score.correct} right answers of {score.arm} are not {score.value} % of {asked} questions."
+            words = f"{words} State the questions of each arm. {score.source}".strip()
+            return Finding(check=CHECK, severity="invalid", short="score is not k/n", sentence=words)
     return None
 
 

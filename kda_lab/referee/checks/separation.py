@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from kda_lab.referee.arms import rounds_of, sides, usable
+from kda_lab.referee.arms import comparable, rounds_of, sides
 from kda_lab.referee.claim import Claim, Run
 from kda_lab.referee.finding import Finding, figure, signed
 from kda_lab.referee.statistics import Comparison, Strata, compare, mde_percent, relabellings, runs_needed
 
 CHECK = "separation"
 SHOWN = 6
+NO_SPREAD_PERCENT = 1e-9
+"""Noise below which runs are copies of each other, up to the rounding of their logarithms."""
 
 
 def comparison_of(claim: Claim) -> Comparison | None:
     """The comparison of the claim's metric in the judged mode; None where an arm has no usable run."""
     base, cand = _exchangeable(*sides(claim), claim.baseline)
     values = [r.metrics[claim.metric] for r in (*base, *cand)]
-    if not base or not cand or not all(usable(v) for v in values):
+    if not base or not cand or not comparable(values):
         return None
     return compare(rounds_of(base, cand, claim.metric)[0], claim.margin_percent)
 
@@ -64,10 +66,11 @@ def _summary_lost(base: list[Run], cand: list[Run]) -> tuple[str, str, str] | No
 
 def _verdict(claim: Claim, found: Comparison) -> tuple[str, str, str]:
     change = signed(found.change_percent)
+    decided = signed(found.decided_percent)
     if found.word == "equivalent":
         return "passed", f"margin {claim.margin_percent:g} %", f"The change lies within {claim.margin_percent:g} %."
     if found.word in ("higher", "lower"):
-        return "passed", f"{change}, p = {found.p:.2g}", f"{claim.metric} moves {change} (p = {found.p:.2g})."
+        return "passed", f"{decided}, p = {found.p:.2g}", f"{claim.metric} moves {decided} (p = {found.p:.2g})."
     runs = " v ".join(str(sum(s[i] for s in found.strata)) for i in (0, 1))
     if not found.decidable:
         least = min(sum(s[i] for s in found.strata) for i in (0, 1))
@@ -76,6 +79,9 @@ def _verdict(claim: Claim, found: Comparison) -> tuple[str, str, str]:
         short = f"{head}p = {found.p:.2f}, n = {least}" if least > 1 else f"MDE unknown, {alone}"
         words = f"{runs} runs cannot give p below {found.attainable_p:.2g}, whatever the effect."
         return "inconclusive", short, f"{words} {_remedy(found)}"
+    if not found.noise_percent or found.noise_percent < NO_SPREAD_PERCENT:
+        words = "All runs of an arm gave the same value: the noise of a run is unknown. Give more digits, or real runs."
+        return "inconclusive", "MDE unknown, no spread", words
     mde = f"MDE {found.mde_percent:.2f} %" if found.mde_percent is not None else "MDE unknown"
     words = f"{change} is not told from noise (p = {found.p:.2g}); a change is found from {mde[4:]} on."
     return "inconclusive", mde, f"{words} {_remedy(found)}"
@@ -97,6 +103,7 @@ def _lines(claim: Claim, found: Comparison, base: list[Run], cand: list[Run]) ->
     lines = [
         f"{claim.baseline}: {shown[0]}{' …' if len(base) > SHOWN else ''}",
         f"{claim.candidate}: {shown[1]}{' …' if len(cand) > SHOWN else ''}",
+        f"change of geometric means {signed(found.decided_percent)}, which the test is about",
         f"change of medians {signed(found.change_percent)}, of means {signed(found.change_of_means_percent)}"
         + (f" ({len(found.strata)} rounds, each its own ratio)" if found.paired else ""),
         f"{total} relabellings{' within rounds' if found.paired else ''}: p = {found.p:.3g}, "
@@ -124,7 +131,14 @@ DIRECTIONS = {"higher": 1.0, "lower": -1.0, "equivalent": 0.0}
 
 
 def _numbers(found: Comparison) -> dict[str, float]:
-    made = {"change_percent": found.change_percent, "p": found.p, "attainable_p": found.attainable_p}
+    # The sign beside a verdict is that of the statistic which decided, not of another one.
+    change = found.decided_percent if found.word in DIRECTIONS else found.change_percent
+    made = {
+        "change_percent": change,
+        "change_of_medians_percent": found.change_percent,
+        "p": found.p,
+        "attainable_p": found.attainable_p,
+    }
     if found.word in DIRECTIONS:
         made["direction"] = DIRECTIONS[found.word]
     if found.noise_percent is not None:

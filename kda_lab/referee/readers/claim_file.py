@@ -32,7 +32,7 @@ from pydantic import ValidationError
 from kda_lab.errors import RefereeError
 from kda_lab.referee.claim import Claim, Run
 from kda_lab.referee.readers.quantities import metrics_of, printed_at
-from kda_lab.referee.readers.text import refuse, short_name
+from kda_lab.referee.readers.text import complaint, refuse, short_name
 from kda_lab.referee.readers.yaml_tree import Place, Tree, read_tree
 from kda_lab.run_folder import write_atomic
 
@@ -158,10 +158,9 @@ def _words(place: Place) -> str:
 
 
 def _refuse_first(tree: Tree, place: Place, error: ValidationError) -> None:
-    first = error.errors(include_url=False)[0]
-    where = (*place, *first["loc"])
-    message = str(first["msg"]).removeprefix("Value error, ")
-    refuse(tree.path, tree.line(where), _words(where[2:]) or "claim", repr(first.get("input"))[:80], message)
+    inside, given, allowed = complaint(error.errors(include_url=False)[0])
+    where = (*place, *inside)
+    refuse(tree.path, tree.line(where), _words(where[2:]) or "claim", given, allowed)
 
 
 def write_claims(path: Path, claims: Sequence[Claim]) -> None:

@@ -23,7 +23,10 @@ UNIT_SUFFIXES: MappingProxyType[str, str] = MappingProxyType(
 PRINTED_UNITS = MappingProxyType(
     {"%": "percent", "percent": "percent", "pp": "points", "points": "points", "x": "x", "×": "x", "": "count"}
 )
-_NUMBER = re.compile(r"^\s*([+\-−–]?)\s*((?:\d{1,3}(?:,\d{3})+|\d+)(?:\.(\d+))?|\.(\d+))\s*(\S*)\s*$")
+# A group before a comma never starts with 0: `0,500` is a decimal comma.
+_DIGITS = r"(?:[1-9]\d{0,2}(?:,\d{3})+|\d+)"
+_NUMBER = re.compile(rf"^\s*([+\-−–]?)\s*({_DIGITS}(?:\.(\d+))?|\.(\d+))\s*(\S*)\s*$", re.ASCII)
+_CELL = re.compile(rf"[+-]?(?:nan|inf|infinity|(?:{_DIGITS}(?:\.\d*)?|\.\d+)(?:e[+-]?\d+)?)", re.ASCII | re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -80,15 +83,22 @@ def columns_of(path: Path, line: int, names: Iterable[str]) -> dict[str, Column]
 def number(path: Path, line: int, field: str, text: str | float | int) -> float:
     """A cell or value as a number; `nan` is read, since a judge must see it.
 
+    A comma separates thousands, in groups of three: `1,024.5`.
+
     Raises:
-        RefereeError: it is no number, it carries a unit, or it is infinite.
+        RefereeError: it is no number, it carries a unit, a decimal comma or an underscore, or it is infinite.
     """
     if isinstance(text, bool):
         refuse(path, line, field, repr(text), "a number")
+    if isinstance(text, str) and not _CELL.fullmatch(text.strip()):
+        remedy = "The unit stands in the column's name."
+        if re.fullmatch(r"[\s+\-\d.,_]+", text):
+            remedy = "A point begins the decimals, a comma parts groups of three digits."
+        refuse(path, line, field, repr(text), "a number, such as 1024.5 or 1,024.5", remedy)
     try:
-        value = float(str(text).replace(",", "")) if isinstance(text, str) else float(text)
+        value = float(text.replace(",", "")) if isinstance(text, str) else float(text)
     except (ValueError, OverflowError):
-        refuse(path, line, field, repr(text), "a number", "The unit stands in the column's name.")
+        refuse(path, line, field, repr(text), "a number a float can hold")
     if math.isinf(value):
         refuse(path, line, field, repr(text), "a finite number")
     return value

@@ -13,7 +13,7 @@ from kda_lab.referee.readers.claim_file import read_claims, refuse_duplicates
 from kda_lab.referee.readers.request_file import is_request_record, request_runs
 from kda_lab.referee.readers.serving_file import is_serving_record, serving_run
 from kda_lab.referee.readers.table_file import read_table
-from kda_lab.referee.readers.text import json_records, refuse, short_name
+from kda_lab.referee.readers.text import complaint, json_records, refuse, short_name
 
 SUFFIXES = (".yaml", ".yml", ".csv", ".json", ".jsonl")
 NOT_CLAIMS = ("derived.csv",)
@@ -92,9 +92,8 @@ def _validated(path: Path, line: int, fields: dict[str, Any]) -> Run:
     try:
         return Run.model_validate(fields)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        field = ".".join(str(part) for part in first["loc"]) or "run"
-        refuse(path, line, field, repr(first.get("input"))[:80], str(first["msg"]).removeprefix("Value error, "))
+        place, given, allowed = complaint(error.errors(include_url=False)[0])
+        refuse(path, line, ".".join(map(str, place)) or "run", given, allowed)
 
 
 def _claims_of_runs(path: Path, runs: Sequence[Made]) -> list[Claim]:

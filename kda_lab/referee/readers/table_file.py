@@ -26,7 +26,7 @@ from pydantic import ValidationError
 from kda_lab.referee.claim import Claim, Published
 from kda_lab.referee.readers.claim_file import refuse_duplicates
 from kda_lab.referee.readers.quantities import column_of, columns_of, metrics_of, number, printed_at
-from kda_lab.referee.readers.text import refuse, short_name, table_rows
+from kda_lab.referee.readers.text import complaint, refuse, short_name, table_rows
 
 WHOLE = ("round", "order", "concurrency", "input_tokens", "output_tokens", "summarises")
 TEXTS = ("claim", "arm", "role", "commit", "hardware", "cache_state", "mode", "summary", "note")
@@ -185,12 +185,10 @@ def _claim(path: Path, lines: Sequence[int], fields: dict[str, Any], part: str =
     try:
         claim = Claim.model_validate(fields)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = first["loc"]
+        where, given, allowed = complaint(error.errors(include_url=False)[0])
         inside = len(where) > 1 and where[0] == part and isinstance(where[1], int)
         line = lines[int(where[1])] if inside else lines[0]
-        message = str(first["msg"]).removeprefix("Value error, ")
         field = ".".join(str(p) for p in where[2 if inside else 0 :]) or "row"
-        refuse(path, line, field, repr(first.get("input"))[:80], message)
+        refuse(path, line, field, given, allowed)
     refuse_duplicates(claim, lambda n: (path, lines[n]))
     return claim

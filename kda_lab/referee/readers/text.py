@@ -5,7 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -17,6 +18,43 @@ TABLE_BYTES = 64_000_000
 """Of one CSV, JSON or JSON Lines file."""
 VALUES = 2_000_000
 """Numbers, texts and containers in one JSON record."""
+
+
+SHOWN_CHARACTERS = 80
+"""Of a value in a message: a number of 5,000 digits is no message."""
+SHOWN_END = 24
+_COMPLAINT = re.compile(r"(\w+) (?:is|are|has) (.+?); allowed: (.+)", re.DOTALL)
+Location = tuple[str | int, ...]
+
+
+def shown(given: str) -> str:
+    """The `repr` of a value as a message shows it: whole, or `SHOWN_CHARACTERS` of it without its middle."""
+    if len(given) <= SHOWN_CHARACTERS:
+        return given
+    # The end stays too, since that of a path names the file.
+    return f"{given[: SHOWN_CHARACTERS - SHOWN_END - 1]}…{given[-SHOWN_END:]}"
+
+
+def complaint(item: Mapping[str, Any]) -> tuple[Location, str, str]:
+    """Where, what was given and what is allowed, of one error of a pydantic model.
+
+    A rule over several fields stands at their parent; its words, `<field> is <given>; allowed: …`, name the field.
+
+    Args:
+        item: one of `ValidationError.errors()`.
+    """
+    place, words = tuple(item["loc"]), str(item["msg"]).removeprefix("Value error, ")
+    told = _COMPLAINT.fullmatch(words)
+    if told:
+        own = place if place and place[-1] == told[1] else (*place, told[1])
+        return own, shown(told[2]), told[3].removesuffix(".")
+    given = "missing" if item["type"] == "missing" else shown(repr(item.get("input")))
+    return place, given, words
+
+
+def absent(path: Path) -> RefereeError:
+    """The error of a file that is not there."""
+    return RefereeError("referee", f"file {str(path)!r} does not exist; allowed: a file that can be read.")
 
 
 def refuse(path: Path, line: int, field: str, given: str, allowed: str, remedy: str = "") -> NoReturn:
@@ -34,7 +72,7 @@ def refuse(path: Path, line: int, field: str, given: str, allowed: str, remedy: 
         RefereeError: always.
     """
     place = f"{path}:{line}" if line else f"{path}"
-    raise RefereeError("referee", [Reason(f"{place}: {field}", given, allowed, remedy)])
+    raise RefereeError("referee", [Reason(f"{place}: {shown(field)}", shown(given), allowed, remedy)])
 
 
 def short_name(path: Path) -> str:
@@ -46,7 +84,7 @@ def read_text(path: Path, most_bytes: int) -> str:
     """Content of a text file.
 
     Raises:
-        RefereeError: missing, no file, empty, larger than `most_bytes`, or not UTF-8.
+        RefereeError: absent, no file, empty, larger than `most_bytes`, or not UTF-8.
     """
     try:
         size = path.stat().st_size
@@ -65,6 +103,8 @@ def read_text(path: Path, most_bytes: int) -> str:
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
         refuse(path, line, "encoding", f"byte {error.object[error.start]:#04x}", "UTF-8")
+    except FileNotFoundError as error:
+        raise absent(path) from error
     except OSError as error:
         refuse(path, 0, "file", error.strerror or type(error).__name__, "a file that can be read")
     if not text.strip():

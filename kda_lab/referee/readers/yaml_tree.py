@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +13,11 @@ import yaml
 from kda_lab.referee.readers.text import YAML_BYTES, read_text, refuse
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
+# YAML reads 1_000 as 1000, 010 as 8 and 0x10 as 16: a table means none of these.
+_DECIMAL = re.compile(
+    r"[+-]?(?:0|[1-9]\d*|(?:0|[1-9]\d*)?\.\d*(?:[eE][+-]?\d+)?|(?:0|[1-9]\d*)\.?\d*[eE][+-]?\d+|\.(?:inf|Inf|INF))|\.(?:nan|NaN|NAN)"
+)
 _SCALARS = {f"tag:yaml.org,2002:{t}" for t in ("null", "bool", "int", "float", "str")}
 Place = tuple[str | int, ...]
 
@@ -83,6 +89,11 @@ def _scalar(tree: Tree, loader: Any, node: Any, line: int) -> Any:
         return node.value
     if node.tag not in _SCALARS:
         refuse(tree.path, line, "tag", repr(node.tag), "plain values")
+    if node.tag in _NUMBERS and not _DECIMAL.fullmatch(node.value):
+        remedy = "Put it in quotes where it is a text, such as a commit."
+        refuse(
+            tree.path, line, "value", repr(node.value), "decimal digits without underscores or leading zeros", remedy
+        )
     try:
         return loader.construct_object(node)
     except ValueError:

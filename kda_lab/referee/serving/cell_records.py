@@ -25,7 +25,7 @@ from kda_lab.captures.folder_lock import FolderLock
 from kda_lab.contracts.fields import Data, RelativePath, Sha256
 from kda_lab.errors import CaptureError, Reason, RefereeError
 from kda_lab.referee.claim import CacheState, Setting
-from kda_lab.referee.readers.text import json_records, parse_json, refuse
+from kda_lab.referee.readers.text import complaint, json_records, parse_json, refuse
 from kda_lab.referee.serving.plan import Plan
 from kda_lab.referee.serving.schedule import Cell, Role
 from kda_lab.referee.serving.stream import Outcome
@@ -152,9 +152,8 @@ def _record(path: Path, line: int, value: Any) -> CellRecord:
     try:
         return CellRecord.model_validate(value)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        field = ".".join(map(str, first["loc"])) or "record"
-        refuse(path, line, field, f"{first['input']!r:.80}", first["msg"].removeprefix("Value error, "))
+        place, given, allowed = complaint(error.errors(include_url=False)[0])
+        refuse(path, line, ".".join(map(str, place)) or "record", given, allowed)
 
 
 def _take(path: Path, plan: Plan) -> None:

@@ -9,12 +9,14 @@ import typer
 from tqdm import tqdm
 
 from kda_lab.errors import Reason, RefereeError
+from kda_lab.referee.spoken import spoken_as
 
 if TYPE_CHECKING:
     from kda_lab.referee.serving.cell_records import CellRecord
     from kda_lab.referee.serving.schedule import Cell
 
 
+@spoken_as("serve-ab")
 def serve_ab(
     plan: Annotated[Path, typer.Argument(help="The plan, YAML.")],
     out: Annotated[Path, typer.Option(help="The plan's folder; finished cells in it stay.")],

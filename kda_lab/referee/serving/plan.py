@@ -17,7 +17,7 @@ from typing_extensions import Self
 from kda_lab.contracts.fields import Data, Sha256
 from kda_lab.errors import Reason, RefereeError
 from kda_lab.referee.claim import METRICS, Mode, Setting
-from kda_lab.referee.readers.text import TABLE_BYTES, read_text, refuse
+from kda_lab.referee.readers.text import TABLE_BYTES, complaint, read_text, refuse
 from kda_lab.referee.readers.yaml_tree import Tree, read_tree
 
 KEY_BYTES = 10_000
@@ -187,9 +187,9 @@ def read_plan(path: Path) -> Plan:
 def _invalid(tree: Tree, error: ValidationError) -> RefereeError:
     reasons = []
     for item in error.errors(include_url=False):
-        field = ".".join(map(str, item["loc"])) or "plan"
-        given, allowed = f"{item['input']!r:.80}", item["msg"].removeprefix("Value error, ")
-        reasons.append(Reason(f"{tree.path}:{tree.line(item['loc'])}: {field}", given, allowed))
+        place, given, allowed = complaint(item)
+        field = ".".join(map(str, place)) or "plan"
+        reasons.append(Reason(f"{tree.path}:{tree.line(place)}: {field}", given, allowed))
     return RefereeError("referee", reasons)
 
 

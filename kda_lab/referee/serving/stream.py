@@ -30,7 +30,8 @@ class Outcome:
     start_s: float
     """When it was sent, from the start of the cell."""
     failure: str = ""
-    """Kind: `timeout`, `refused`, `http 500`, `truncated stream`, `bad event`, `server error`, `no token`; or empty."""
+    """Kind: `timeout`, `refused`, `http 500`, `truncated stream`, `bad event`, `server error`, `no token`,
+    `false count`; or empty."""
     detail: str = ""
     ttft_ms: float | None = None
     e2e_ms: float | None = None
@@ -88,7 +89,7 @@ async def send(client: httpx.AsyncClient, request: Request, cell_start_ns: int) 
     start_s = (answer.sent_ns - cell_start_ns) / 1e9
     try:
         await asyncio.wait_for(_receive(client, request, answer), request.limit_s)
-        return _outcome(request.index, start_s, answer)
+        return _outcome(request, start_s, answer)
     except StreamError as failure:
         kind, detail = failure.kind, failure.detail
     except (asyncio.TimeoutError, httpx.TimeoutException) as error:
@@ -175,18 +176,18 @@ def _take_choice(answer: Answer, choice: Any, arrived_ns: int) -> None:
         answer.text.update(text.encode(errors="backslashreplace"))
 
 
-def _outcome(index: int, start_s: float, answer: Answer) -> Outcome:
+def _outcome(request: Request, start_s: float, answer: Answer) -> Outcome:
     if not answer.done:
         raise StreamError("truncated stream", f"no [DONE] after {len(answer.token_ns)} events with text")
     if not answer.token_ns:
         raise StreamError("no token", f"the stream ended without text, finish_reason {answer.finish_reason!r}")
     counted = _count(answer.usage.get("completion_tokens"))
-    tokens = counted or len(answer.token_ns)
+    tokens = _tokens(request.body.get("max_tokens"), counted, len(answer.token_ns))
     ttft_ms = _ms(answer.token_ns[0] - answer.sent_ns)
     e2e_ms = _ms(answer.token_ns[-1] - answer.sent_ns)
     streamed = min(tokens, len(answer.token_ns)) > 1
     return Outcome(
-        index=index,
+        index=request.index,
         start_s=start_s,
         ttft_ms=ttft_ms,
         e2e_ms=e2e_ms,
@@ -194,10 +195,21 @@ def _outcome(index: int, start_s: float, answer: Answer) -> Outcome:
         itl_ms=tuple(_ms(b - a) for a, b in zip(answer.token_ns, answer.token_ns[1:], strict=False)),
         input_tokens=_count(answer.usage.get("prompt_tokens")),
         output_tokens=tokens,
-        counted_by="usage" if counted else "events",
+        counted_by="events" if counted is None else "usage",
         finish_reason=answer.finish_reason,
         text_sha256=answer.text.hexdigest(),
     )
+
+
+def _tokens(most: int | None, counted: int | None, events: int) -> int:
+    """Tokens of an answer; a count that the stream itself contradicts makes no rate."""
+    if counted is not None and counted < events:
+        raise StreamError("false count", f"usage says {counted} completion tokens, {events} events carried text")
+    tokens = events if counted is None else counted
+    if most is not None and tokens > most:
+        said = f"{events} events carried text" if counted is None else f"usage says {counted} completion tokens"
+        raise StreamError("false count", f"{said}, max_tokens is {most}")
+    return tokens
 
 
 def _ms(nanoseconds: int) -> float:

@@ -13,6 +13,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from kda_lab.referee.spoken import spoken_as
+
 if TYPE_CHECKING:
     from kda_lab.referee.slices.comparison import SliceComparison
     from kda_lab.referee.slices.tables import Lines
@@ -21,6 +23,7 @@ WIDTH = 160
 """Columns of a table where the output is no terminal."""
 
 
+@spoken_as("slices")
 def slices(
     traces: Annotated[
         tuple[Path, Path],

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from kda_lab.errors import Reason, RefereeError
+from kda_lab.referee.readers.text import shown
 
 NS_PER_US = 1000
 STREAM_OVERLAP_LIMIT = 8
@@ -67,8 +68,7 @@ class KernelList:
 
 def refusal(source: str, field: str, given: Any, allowed: str, remedy: str = "") -> RefereeError:
     """The error of a trace: names the file, the field, what was found and what is allowed."""
-    shown = repr(given)
-    return RefereeError("referee", [Reason(f"{source}: {field}", shown[:200], allowed, remedy)])
+    return RefereeError("referee", [Reason(f"{source}: {field}", shown(repr(given)), allowed, remedy)])
 
 
 def _check_each(source: str, ordered: tuple[Kernel, ...]) -> None:

@@ -6,11 +6,13 @@ import gzip
 import zlib
 from pathlib import Path
 
+from kda_lab.referee.readers.text import absent
 from kda_lab.referee.slices.kernel_list import KernelList, refusal
 from kda_lab.referee.slices.kineto import read_kineto
 from kda_lab.referee.slices.nsight import read_nsight
 
 SQLITE, GZIP = b"SQLite format 3\0", b"\x1f\x8b"
+KINDS = "torch-profiler JSON, the same gzipped, or an Nsight Systems export to SQLite"
 SIZE_LIMIT_MB = 256
 """Of JSON after unpacking; parsed, it takes about thirteen times that in memory."""
 
@@ -35,7 +37,11 @@ def read_trace(path: str | Path, size_limit_mb: int = SIZE_LIMIT_MB) -> KernelLi
             raise refusal(str(path), "size", 0, "at least one byte")
         if head == SQLITE:
             return read_nsight(path)
+        if not head.startswith(GZIP) and head.lstrip()[:1] not in (b"", b"{", b"["):
+            raise refusal(str(path), "first bytes", head, KINDS)
         return read_kineto(str(path), _text(path, head.startswith(GZIP), size_limit_mb))
+    except FileNotFoundError as error:
+        raise absent(path) from error
     except OSError as error:
         raise refusal(str(path), "file", error.strerror or str(error), "a readable trace file") from error
 

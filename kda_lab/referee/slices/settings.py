@@ -22,6 +22,7 @@ from pydantic import Field, ValidationError
 
 from kda_lab.contracts.fields import Data
 from kda_lab.errors import Reason, RefereeError
+from kda_lab.referee.readers.text import absent, complaint
 from kda_lab.referee.slices.categories import Categories, Category
 from kda_lab.referee.slices.comparison import OTHER_LIMIT_PERCENT
 from kda_lab.referee.slices.kernel_list import refusal
@@ -67,6 +68,8 @@ def read_settings(path: str | Path) -> SliceSettings:
     source = str(path)
     try:
         text = Path(path).read_bytes()
+    except FileNotFoundError as error:
+        raise absent(Path(path)) from error
     except OSError as error:
         raise refusal(source, "file", error.strerror or str(error), "a readable YAML file") from error
     if len(text) > FILE_LIMIT_BYTES:
@@ -86,6 +89,6 @@ def read_settings(path: str | Path) -> SliceSettings:
 
 
 def _reason(source: str, error: Mapping[str, Any]) -> Reason:
-    field = ".".join(map(str, error["loc"]))
-    allowed = f"one of {', '.join(SliceSettings.model_fields)}" if error["type"] == "extra_forbidden" else error["msg"]
-    return Reason(f"{source}: {field}", repr(error["input"])[:200], allowed)
+    place, given, words = complaint(error)
+    allowed = f"one of {', '.join(SliceSettings.model_fields)}" if error["type"] == "extra_forbidden" else words
+    return Reason(f"{source}: {'.'.join(map(str, place))}", given, allowed)

@@ -91,3 +91,30 @@ def test_slow_first_samples_of_one_arm_are_a_cold_start() -> None:
 
     assert found(steady, cold) == ["candidate: kernel_us: first 2 100 / others 10.1 = 9.90"]
     assert found(cold, cold) == found(steady, steady) == found(steady[:5], cold[:5]) == []
+
+
+def mixed(states: dict[str, tuple[CacheState, CacheState]], rounds: bool) -> list[Finding]:
+    """Two runs an arm with their states, in two rounds or in none."""
+    runs = tuple(
+        Run(arm=arm, metrics={"throughput_tok_s": 1.0}, cache_state=state, round=n if rounds else None)
+        for arm, pair in states.items()
+        for n, state in enumerate(pair)
+    )
+    return list(cache.check(Claim(name="x", runs=runs)))
+
+
+def test_states_are_compared_run_by_run() -> None:
+    """Both arms saw cold and warm caches; only where each round saw one state are they the same experiment."""
+    crossed, aligned = ("warm", "cold"), ("cold", "warm")
+    (found,) = mixed({"baseline": aligned, "candidate": crossed}, True)
+    assert (found.severity, "stand together in round 0" in found.sentence) == ("cold cache", True)
+    (found,) = mixed({"baseline": aligned, "candidate": crossed}, False)
+    assert (found.severity, "stand together in one arm" in found.sentence) == ("cold cache", True)
+    (found,) = mixed({"baseline": aligned, "candidate": aligned}, True)
+    assert found.severity == "passed"
+
+
+def test_artifacts_that_nobody_counted_are_not_called_none() -> None:
+    """The baseline's were not counted, which is not the same as none."""
+    for base, told in (({}, "were not counted"), ({"artifacts_built": 0.0}, "none during the other arm's")):
+        assert told in checked(base, {"artifacts_built": 3.0}, ("", ""))["cold cache"].sentence

@@ -74,3 +74,14 @@ def test_operating_points_may_change_between_rounds() -> None:
     assert comparability.check(Claim(name="x", runs=runs))[0].severity == "passed"
     moved = (*runs[:-1], runs[-1].model_copy(update={"concurrency": 1}))
     assert "concurrency (4 against 1)" in comparability.check(Claim(name="x", runs=moved))[0].sentence
+
+
+def test_a_load_fact_of_one_arm_is_a_note() -> None:
+    """The candidate states its concurrency and its input, the baseline neither."""
+    facts = {**FACTS, "concurrency": None}
+    runs = (
+        Run.model_validate({"arm": "baseline", **facts}),
+        Run.model_validate({"arm": "candidate", **facts, "concurrency": 24, "input_tokens": 8}),
+    )
+    (found,) = comparability.check(Claim(name="x", runs=runs))
+    assert (found.severity, found.sentence) == ("note", "Not stated for both arms: concurrency, input tokens.")

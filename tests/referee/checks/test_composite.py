@@ -43,3 +43,14 @@ def test_an_arm_keeps_its_files() -> None:
 def test_no_hashes_no_finding() -> None:
     """Without hashes nothing is claimed about files."""
     assert composite.check(Claim(name="x", runs=(Run(arm="baseline"), Run(arm="candidate")))) == ()
+
+
+def test_a_change_of_a_setting_in_the_scope_is_a_change() -> None:
+    """Equal files with another value of the scope's setting are two arms; with the same value they are one."""
+    for value, severity in ((True, "passed"), (False, "invalid")):
+        runs = (
+            Run(arm="baseline", files=BASE, resolved={"fuse": False}),
+            Run(arm="candidate", files=BASE, resolved={"fuse": value}),
+        )
+        (found,) = composite.check(Claim(name="x", runs=runs, scope=("setting:fuse",)))
+        assert found.severity == severity

@@ -79,3 +79,19 @@ def test_one_arm_always_first_is_remarked() -> None:
 
     assert found(("baseline", "candidate") * 3) == ["same arm always first"]
     assert found(("baseline", "candidate", "candidate", "baseline", "baseline", "candidate")) == []
+
+
+def test_a_control_that_shows_nothing_meets_no_requirement() -> None:
+    """Without runs, of an unknown arm, or the candidate itself under the name of a control."""
+    arms = (("baseline", 100.0), ("baseline", 100.1), ("candidate", 95.0), ("candidate", 95.1))
+    runs = tuple(Run(arm=a, metrics={"kernel_us": v}) for a, v in arms)
+    for arm, repeats in (
+        ("again", "baseline"),
+        ("again", "bassline"),
+        ("baseline", "bassline"),
+        ("candidate", "baseline"),
+    ):
+        told = (Control(arm=arm, repeats=repeats),)
+        claim = Claim(name="x", metric="kernel_us", runs=runs, controls=told, requires=("control",))
+        found = [(f.severity, f.short) for f in control.check(claim)]
+        assert found == [("warning", "control without runs"), ("inconclusive", "no A/A control")]

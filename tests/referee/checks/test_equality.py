@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kda_lab.referee.checks import equality
-from kda_lab.referee.claim import Claim, Equality
+from kda_lab.referee.claim import Claim, Control, Equality
 
 
 def item(right: str, identical: bool, **fields: Any) -> Equality:
@@ -67,3 +67,15 @@ def test_nothing_compared_is_nothing_shown() -> None:
     """A control alone, or no comparison at all, decides nothing."""
     assert checked() == [("inconclusive", "outputs not compared")]
     assert checked(item("baseline", True)) == [("inconclusive", "outputs not compared")]
+
+
+def test_a_control_under_its_own_name_counts() -> None:
+    """The baseline's second server differs from the first: the mode is void, though both servers have a name."""
+    items = (item("again", False), item("candidate", True))
+    told = Claim(name="x", question="equality", equality=items, controls=(Control(arm="again", repeats="baseline"),))
+    assert [(f.severity, f.short) for f in equality.check(told)] == [("invalid", "A/A failed in normal mode")]
+
+
+def test_identity_of_nothing_is_a_contradiction() -> None:
+    """No value was equal, so none was found identical."""
+    assert checked(item("candidate", True, equal=0)) == [("invalid", "counts contradict")]

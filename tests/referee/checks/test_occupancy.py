@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from kda_lab.referee.checks import occupancy
@@ -68,3 +70,37 @@ def test_a_nan_latency_is_no_occupancy() -> None:
     """A value that cannot be divided by is left out."""
     runs = (run("baseline", 843.0, float("nan"), 22.0), run("candidate", 843.0, 4606, 22.0))
     assert occupancy.check(Claim(name="x", runs=runs)) == ()
+
+
+def loaded(arm: str, latency_ms: float, rate: float, **fields: Any) -> Run:
+    """One run with its request rate and latency."""
+    metrics = {"throughput_tok_s": 100.0 * rate, "e2e_mean_ms": latency_ms, "request_rate_s": rate}
+    return Run.model_validate({"arm": arm, "metrics": metrics, **fields})
+
+
+def test_a_latency_won_by_less_load_is_not_comparable() -> None:
+    """Half the requests in flight halve the latency; at a stated arrival rate they are few because each is fast."""
+    for settings, severity in (({}, "not comparable"), ({"request_rate": 25.0}, "warning")):
+        runs = (loaded("baseline", 4000, 25, resolved=settings), loaded("candidate", 2000, 25, resolved=settings))
+        (found,) = occupancy.check(Claim(name="x", metric="e2e_mean_ms", runs=runs))
+        assert found.severity == severity
+
+
+def test_rounds_that_cancel_in_the_mean_are_seen() -> None:
+    """One round had the candidate twice as full, the next the baseline."""
+    pairs = ((1000, 2000), (2000, 1000))
+    runs = tuple(
+        loaded(arm, latency, 10, round=n)
+        for n, latencies in enumerate(pairs)
+        for arm, latency in zip(("baseline", "candidate"), latencies, strict=True)
+    )
+    (found,) = occupancy.check(Claim(name="x", runs=runs))
+    assert (found.severity, found.sentence[:9]) == ("not comparable", "Round 0: ")
+
+
+def test_more_in_flight_than_the_concurrency_is_a_fault_of_units() -> None:
+    """900 requests in flight at concurrency 24: a rate or a latency is in another unit."""
+    runs = (loaded("baseline", 90000, 10, concurrency=24), loaded("candidate", 82000, 11, concurrency=24))
+    (found,) = occupancy.check(Claim(name="x", runs=runs))
+    assert (found.severity, found.short) == ("invalid", "more in flight than the concurrency: units?")
+    assert "had 900 requests in flight at concurrency 24" in found.sentence

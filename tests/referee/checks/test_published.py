@@ -61,10 +61,41 @@ def test_counts_are_exact() -> None:
         assert found.severity == severity
 
 
-def test_what_cannot_be_recomputed_is_left_alone() -> None:
-    """A geometric mean over other claims, or a metric that nobody gave, has no finding."""
+def test_what_cannot_be_recomputed_is_said_to_be_so() -> None:
+    """A geometric mean over other claims, or a metric that nobody gave, is named and not passed over."""
     items = (
         Published(metric="throughput_tok_s", statistic="geomean", value=1.3),
         Published(metric="graph_ms", statistic="change", value=1.0),
     )
-    assert published.check(Claim(name="x", runs=RUNS, published=items)) == ()
+    found = published.check(Claim(name="x", runs=RUNS, published=items))
+    assert [(f.severity, f.short) for f in found] == [("note", "printed number not recomputed")] * 2
+    assert "throughput_tok_s geomean: the claim holds no values from which it follows" in found[0].sentence
+
+
+@pytest.mark.parametrize(
+    ("fields", "severity"),
+    [
+        ({"statistic": "mean", "arm": "baseline", "value": 160.0, "digits": 1, "unit": "s"}, "passed"),
+        ({"statistic": "mean", "arm": "baseline", "value": 160.0, "digits": 1, "unit": "ms"}, "warning"),
+        ({"statistic": "mean", "arm": "baseline", "value": 160000.0, "digits": 1}, "passed"),
+        ({"statistic": "difference", "value": -10.0, "digits": 0, "unit": "s"}, "passed"),
+        ({"statistic": "ratio", "value": 106.7, "digits": 1, "unit": "percent"}, "passed"),
+        ({"statistic": "ratio", "value": 106.7, "digits": 1, "unit": "x"}, "warning"),
+        ({"statistic": "change", "value": -6.25, "digits": 2}, "passed"),
+    ],
+)
+def test_a_printed_number_is_read_in_its_unit(fields: dict[str, Any], severity: str) -> None:
+    """160.0 s is 160000 ms, and 106.7 % is a ratio of 1.067."""
+    runs = tuple(Run(arm=a, metrics={"e2e_mean_ms": v}) for a, v in (("baseline", 160e3), ("candidate", 150e3)))
+    told = Published.model_validate({"metric": "e2e_mean_ms", **fields})
+    (found,) = published.check(Claim(name="x", metric="e2e_mean_ms", runs=runs, published=(told,)))
+    assert found.severity == severity
+
+
+def test_a_unit_of_another_kind_is_refused_in_words() -> None:
+    """A latency in tokens a second is no printed number of it."""
+    runs = tuple(Run(arm=a, metrics={"e2e_mean_ms": 5.0}) for a in ("baseline", "candidate"))
+    told = (Published(metric="e2e_mean_ms", statistic="mean", arm="baseline", value=5.0, unit="tok/s"),)
+    (found,) = published.check(Claim(name="x", metric="e2e_mean_ms", runs=runs, published=told))
+    assert (found.severity, found.short) == ("warning", "printed number in a wrong unit")
+    assert "unit is 'tok/s'; allowed: s, ms, us, ns, min" in found.sentence

@@ -98,3 +98,15 @@ def test_without_denominators_nothing_is_decided() -> None:
     (found,) = scores.check(made((95.0,), (96.0,), None))
     assert (found.severity, found.short) == ("inconclusive", "scores missing")
     assert "Scores of both arms and the number of questions are needed" in found.sentence
+
+
+def test_right_answers_without_their_questions_are_held_against_the_stated_ones() -> None:
+    """900 right answers are no share of 100 questions, and 80 are not 90 % of them."""
+    for correct in (900, 80):
+        told = (
+            Score(arm="baseline", name="gsm8k", value=90.0, digits=1, correct=correct),
+            Score(arm="candidate", name="gsm8k", value=90.0, digits=1, questions=100),
+        )
+        (found,) = scores.check(Claim(name="x", question="score", scores=told))
+        assert (found.severity, found.short) == ("invalid", "score is not k/n")
+        assert f"{correct} right answers of baseline are not 90.0 % of 100 questions" in found.sentence

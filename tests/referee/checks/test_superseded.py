@@ -32,3 +32,17 @@ def test_an_arm_of_two_commits_is_invalid() -> None:
     """Mixing is an error, in either arm."""
     runs = ({"arm": "baseline", "commit": "aaa"}, {"arm": "baseline", "commit": "bbb"})
     assert checked(*runs) == [("invalid", "mixed commits")]
+
+
+def test_a_shortened_hash_names_the_same_commit() -> None:
+    """Seven characters and more stand for the whole; fewer do not, and neither do two long hashes."""
+    runs = ({"arm": "candidate", "commit": "f79e7b8327"}, {"arm": "candidate", "commit": "F79E7B8"})
+    assert checked(*runs, commit="f79e7b8") == []
+    assert checked({"arm": "candidate", "commit": "f79e7b8327"}, commit="f79e7b") != []
+    assert checked({"arm": "candidate", "commit": "f79e7b8327"}, commit="f79e7b8328") != []
+
+
+def test_a_baseline_without_a_live_number_is_named() -> None:
+    """It is the baseline's numbers that were replaced, not the claim that holds none."""
+    runs = ({"arm": "baseline", "superseded": True}, {"arm": "candidate"})
+    assert checked(*runs) == [("superseded", "every number of the baseline was replaced")]

@@ -66,3 +66,31 @@ def test_failed_requests_are_remarked() -> None:
     cand = cand.model_copy(update={"metrics": {**cand.metrics, "failed": 3.0}})
     (found,) = values.check(Claim(name="x", metric="kernel_us", runs=(base, cand)))
     assert (found.severity, "Requests failed: 0 of baseline, 3 of candidate" in found.sentence) == ("warning", True)
+
+
+def test_only_runs_that_are_judged_can_void_the_claim() -> None:
+    """NaN in a replaced run, or in a run of the mode that is not judged, is no fault of the others."""
+    base, cand = (r.model_copy(update={"mode": "graph"}) for r in runs(1.0, 2.0))
+    bad = cand.model_copy(update={"metrics": {"kernel_us": math.nan}})
+    for other in ({"superseded": True}, {"mode": "eager"}):
+        extra = bad.model_copy(update=other)
+        assert not values.check(Claim(name="x", metric="kernel_us", runs=(base, cand, extra)))
+    (found,) = values.check(Claim(name="x", metric="kernel_us", runs=(base, cand, bad)))
+    assert found.severity == "invalid"
+
+
+@pytest.mark.parametrize(
+    ("base", "cand", "severity"),
+    [((128, 0), (1, 127), "not comparable"), ((1000, 0), (970, 30), "not comparable"), ((100, 1), (100, 2), "warning")],
+    ids=["nearly all", "another share", "a few in both"],
+)
+def test_an_arm_that_lost_its_requests_is_not_comparable(
+    base: tuple[int, int], cand: tuple[int, int], severity: str
+) -> None:
+    """More than 5 % failed, or significantly more in one arm: the arms did not serve the same load."""
+    made = tuple(
+        r.model_copy(update={"metrics": {**r.metrics, "completed": float(done), "failed": float(failed)}})
+        for r, (done, failed) in zip(runs(1.0, 2.0), (base, cand), strict=True)
+    )
+    (found,) = values.check(Claim(name="x", metric="kernel_us", runs=made))
+    assert (found.severity, found.short) == (severity, "requests failed")

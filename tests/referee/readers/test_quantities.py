@@ -101,3 +101,20 @@ def test_any_printed_decimal_reads_back(value: object, digits: int, unit: str) -
     text = f"{value:+,.{digits}f}{unit}"
     assert printed(text).value == float(f"{value:.{digits}f}")
     assert printed(text).digits == digits
+
+
+@pytest.mark.parametrize("text", ["1,5", "0,500", "1,0245", "10,24,500", "1.024,5", "1_000", "1 000", "1,024.5,6", "١"])
+def test_a_comma_parts_thousands_alone(text: str) -> None:
+    """A decimal comma, an underscore, a gap and other digits than 0 to 9 are refused, never read as another number."""
+    with pytest.raises(RefereeError, match=r"t\.csv:7: x is .*; allowed: a number, such as 1024\.5 or 1,024\.5"):
+        number(PATH, 7, "x", text)
+    with pytest.raises(RefereeError, match="printed is"):
+        printed(f"{text}%")
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("1,024.5", 1024.5), ("-12,345,678", -12345678.0), (" 1e3 ", 1000.0), (".5", 0.5), ("5.", 5.0)]
+)
+def test_digits_in_groups_of_three_are_a_number(text: str, value: float) -> None:
+    """So are exponents, and a point at either end."""
+    assert number(PATH, 1, "x", text) == value

@@ -8,7 +8,17 @@ import pytest
 
 from kda_lab.errors import RefereeError
 from kda_lab.referee.readers import text
-from kda_lab.referee.readers.text import json_records, parse_json, read_text, refuse, short_name, table_rows
+from kda_lab.referee.readers.text import (
+    SHOWN_CHARACTERS,
+    complaint,
+    json_records,
+    parse_json,
+    read_text,
+    refuse,
+    short_name,
+    shown,
+    table_rows,
+)
 
 
 def put(folder: Path, name: str, content: str | bytes) -> Path:
@@ -40,7 +50,7 @@ def test_a_large_file_is_refused_before_it_is_read(tmp_path: Path) -> None:
 
 def test_a_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:
     """Neither is a file."""
-    with pytest.raises(RefereeError, match="file is No such file or directory"):
+    with pytest.raises(RefereeError, match=r"file '.*absent\.csv' does not exist; allowed: a file that can be read"):
         read_text(tmp_path / "absent.csv", 10)
     with pytest.raises(RefereeError, match="path is no regular file"):
         read_text(tmp_path, 10**9)
@@ -133,3 +143,24 @@ def test_a_broken_table_is_refused(tmp_path: Path, content: str, message: str) -
     """No header, no rows, ragged rows, an open quote: one error with the line."""
     with pytest.raises(RefereeError, match=message):
         list(table_rows(put(tmp_path, "f.csv", content))[1])
+
+
+def test_a_long_value_is_cut() -> None:
+    """A message shows the beginning and the end of a value, never thousands of digits of it."""
+    assert shown("x" * SHOWN_CHARACTERS) == "x" * SHOWN_CHARACTERS
+    cut = shown(f"'begin{'9' * 5000}end.csv'")
+    assert len(cut) == SHOWN_CHARACTERS
+    assert (cut[:6], cut[-8:]) == ("'begin", "end.csv'")
+    with pytest.raises(RefereeError) as caught:
+        refuse(Path("a.csv"), 3, "k" * 5000, repr("9" * 5000), "a number")
+    assert len(str(caught.value)) < 250
+
+
+def test_a_rule_over_fields_names_its_field() -> None:
+    """The words of a rule hold field, value and what is allowed; its parent's whole content is not repeated."""
+    item = {"type": "value_error", "loc": ("arms", 1), "msg": "Value error, url is 'x'; allowed: y", "input": {"a": 1}}
+    assert complaint(item) == (("arms", 1, "url"), "'x'", "y")
+    item["loc"] = ("url",)
+    assert complaint(item) == (("url",), "'x'", "y")
+    assert complaint({"type": "missing", "loc": ("arm",), "msg": "Field required", "input": {"b": 2}})[1] == "missing"
+    assert complaint({"type": "int", "loc": (), "msg": "no", "input": "9" * 5000})[2] == "no"

@@ -59,3 +59,22 @@ def test_deep_nesting_is_refused(tmp_path: Path) -> None:
 def test_a_comment_alone_is_null(tmp_path: Path) -> None:
     """The document holds nothing, which is for the caller to refuse."""
     assert read_tree(put(tmp_path, "# nothing\n")).value is None
+
+
+@pytest.mark.parametrize("text", ["1_000", "010", "0x10", "0b11", "1_0.5"])
+def test_a_number_of_another_notation_is_refused(tmp_path: Path, text: str) -> None:
+    """YAML would read 8 for 010; in quotes it is a text."""
+    path = tmp_path / "n.yaml"
+    path.write_text(f"a: 1\nb: {text}\n")
+    with pytest.raises(RefereeError, match=r"n\.yaml:2: value is .*; allowed: decimal digits .*Put it in quotes"):
+        read_tree(path)
+    path.write_text(f"a: 1\nb: '{text}'\n")
+    assert read_tree(path).value == {"a": 1, "b": text}
+
+
+@pytest.mark.parametrize("text", ["0", "-3", "+2", "1.5", "-0.25", "1.5e+3", ".5", "5.", ".inf", "-.inf", ".nan"])
+def test_decimal_numbers_are_read(tmp_path: Path, text: str) -> None:
+    """Every usual notation of a number stays one."""
+    path = tmp_path / "n.yaml"
+    path.write_text(f"a: {text}\n")
+    assert type(read_tree(path).value["a"]) in (int, float)

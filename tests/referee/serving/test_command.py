@@ -60,7 +60,7 @@ def test_a_folder_of_another_plan_exits_two(make_plan: Callable[..., Plan], tmp_
         (tmp_path / "o" / "mine.txt").write_text("")
     done = run(make_plan("command=two", rounds=2), tmp_path)
     assert done.exit_code == 2
-    assert "error: referee: folder is" in done.output
+    assert "error: serve-ab: folder is" in done.output
     assert "Traceback" not in done.output
 
 
@@ -69,5 +69,5 @@ def test_a_place_that_cannot_be_written_exits_two(make_plan: Callable[..., Plan]
     (tmp_path / "o").write_text("")
     done = run(make_plan(), tmp_path)
     assert done.exit_code == 2
-    assert "error: referee: out is" in done.output
+    assert "error: serve-ab: out is" in done.output
     assert "allowed: a place that can be written. File exists." in done.output

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kda_lab.referee.serving.stream import Answer, Outcome, Request, StreamError, send, take_line
+from kda_lab.referee.serving.stream import Answer, Outcome, Request, StreamError, _outcome, send, take_line
 
 
 def sent(base_url: str, tokens: int = 4, chat: bool = False, limit_s: float = 5.0, silence_s: float = 5.0) -> Outcome:
@@ -164,3 +164,28 @@ def test_no_event_raises_anything_else(line: bytes) -> None:
     except StreamError as error:
         assert error.kind in ("bad event", "server error")
     assert isinstance(answer.usage, dict)
+
+
+@pytest.mark.parametrize(
+    ("said", "tokens", "detail"),
+    [
+        (10**9, 8, "usage says 1000000000 completion tokens, max_tokens is 8"),
+        (9, 8, "usage says 9 completion tokens, max_tokens is 8"),
+        (7, 8, "usage says 7 completion tokens, 8 events carried text"),
+        (0, 8, "usage says 0 completion tokens, 8 events carried text"),
+        (None, 7, "8 events carried text, max_tokens is 7"),
+    ],
+)
+def test_a_false_count_is_a_failure(said: int | None, tokens: int, detail: str) -> None:
+    """A count above what was asked, or below the events that came, makes no rate."""
+    answer = Answer(0, list(range(1, 9)), {} if said is None else {"completion_tokens": said}, done=True)
+    with pytest.raises(StreamError, match=f"^false count: {detail}$"):
+        _outcome(Request("u", {"max_tokens": tokens}, 0, 1.0), 0.0, answer)
+
+
+@pytest.mark.parametrize("said", [8, 16, None, -1, True, "9"])
+def test_a_true_count_counts(said: object) -> None:
+    """An event may carry several tokens; a count that is no number is none."""
+    answer = Answer(0, list(range(1, 9)), {"completion_tokens": said}, done=True)
+    outcome = _outcome(Request("u", {"max_tokens": 16}, 0, 1.0), 0.0, answer)
+    assert (outcome.output_tokens, outcome.counted_by) == ((said, "usage") if said in (8, 16) else (8, "events"))
