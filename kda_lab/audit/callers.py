@@ -13,7 +13,7 @@ from kda_lab.audit.names import Code, Definition
 from kda_lab.audit.parsing import Unit
 from kda_lab.audit.reading import in_scope
 from kda_lab.audit.signatures import Arguments, Signature, bind, dataclass_signature, signature_of
-from kda_lab.audit.uses import Use, uses
+from kda_lab.audit.uses import Mentions, Use, uses
 
 BINDING_TEST = "Bind these arguments to the export's signature, or run one decode step; no kernel needs to compile."
 CALLER_TEST = (
@@ -28,13 +28,16 @@ class Served:
     source: Code
     export: Code
     scope: Sequence[str]
+    _mentions: dict[tuple[int, str], Mentions] = field(default_factory=dict)
     _uses: dict[tuple[int, str, frozenset[str]], list[Use]] = field(default_factory=dict)
 
     def uses(self, code: Code, path: str, wanted: set[str]) -> list[Use]:
-        """The uses of some names in one file, found once."""
+        """The uses of some names in one file: the file is walked once, the names are resolved once."""
         key = (id(code), path, frozenset(wanted))
         if key not in self._uses:
-            self._uses[key] = list(uses(code, path, wanted))
+            if key[:2] not in self._mentions:
+                self._mentions[key[:2]] = Mentions(code, path)
+            self._uses[key] = list(self._mentions[key[:2]].uses(wanted))
         return self._uses[key]
 
     def text(self, path: str, line: int) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from kda_lab.audit.names import Code, Definition, chain_of
-from kda_lab.audit.normal import FUNCTIONS, Function, guard_words, guards_inside, locals_of, parameters_of
+from kda_lab.audit.normal import FUNCTIONS, Function, Guard, guard_words, guards_inside, locals_of, parameters_of
 from kda_lab.audit.parsing import PythonFile
 from kda_lab.audit.signatures import Arguments, arguments_of
 
@@ -103,46 +103,72 @@ def scopes(code: Code, path: str, file: PythonFile) -> Iterator[tuple[str, Scope
     yield "", Scope(code, path, None, ""), file.module.body, frozenset(taken)
 
 
-def uses(code: Code, path: str, wanted: set[str] | None = None) -> Iterator[Use]:
-    """Every use of a definition of the tree in one file.
+@dataclass(frozen=True)
+class Mention:
+    """One place that names something, before it is known what the name means."""
 
-    Args:
-        code: the tree that is searched and resolved in.
-        path: the file.
-        wanted: last names worth resolving; None: all.
-    """
-    file = code.file(path)
-    if file is None:
-        return
-    wanted = None if wanted is None else wanted | _aliases(file, wanted)
+    scope: Scope
+    symbol: str
+    node: ast.AST
+    parts: list[str]
+    call: ast.Call | None
+    guards: tuple[Guard, ...]
+
+
+class Mentions:
+    """All names that one file mentions, collected in one walk; asked as often as there are names to look for."""
+
+    def __init__(self, code: Code, path: str) -> None:
+        file = code.file(path)
+        self._found = list(_collected(code, path, file)) if file is not None else []
+        self._given = list(_given_names(file)) if file is not None else []
+
+    def uses(self, wanted: set[str] | None = None) -> Iterator[Use]:
+        """Every use of a definition of the tree in the file.
+
+        Args:
+            wanted: last names worth resolving; None: all.
+        """
+        names = None if wanted is None else self._with_aliases(wanted)
+        for m in self._found:
+            if names is None or not names.isdisjoint(m.parts):
+                yield from _resolved(m.scope, m.symbol, m.node, m.parts, m.call, guard_words(m.guards))
+
+    def _with_aliases(self, wanted: set[str]) -> set[str]:
+        """The wanted names and those that the file gives to them."""
+        found, size = set(wanted), 0
+        while size != len(found):
+            size = len(found)
+            found |= {name for name, origins in self._given if origins & found}
+        return found
+
+
+def uses(code: Code, path: str, wanted: set[str] | None = None) -> Iterator[Use]:
+    """Every use of a definition of the tree in one file, asked once; see `Mentions`."""
+    return Mentions(code, path).uses(wanted)
+
+
+def _collected(code: Code, path: str, file: PythonFile) -> Iterator[Mention]:
     for symbol, scope, body, skip in scopes(code, path, file):
         called: set[int] = set()
         for node, guards in guards_inside(body, skip):
             if isinstance(node, ast.Call):
                 called.add(id(node.func))
                 called.add(id(node.func.value) if isinstance(node.func, ast.Subscript) else 0)
-            for parts, call in _mentions(node, called, scope):
-                if wanted is None or wanted & set(parts):
-                    yield from _resolved(scope, symbol, node, parts, call, guard_words(guards))
+            for parts, call in _mentions(node, called):
+                yield Mention(scope, symbol, node, parts, call, guards)
 
 
-def _aliases(file: PythonFile, wanted: set[str]) -> set[str]:
-    """Names that a file gives to wanted ones: `import x as y`, `launch = x[grid]`, in any scope."""
-    found = set(wanted)
-    pairs: list[tuple[str, set[str]]] = []
+def _given_names(file: PythonFile) -> Iterator[tuple[str, set[str]]]:
+    """Names that a file gives to others, with what they stand for: `import x as y`, `launch = x[grid]`, in any scope."""
     for node in ast.walk(file.module):
         if isinstance(node, (ast.Import, ast.ImportFrom)):
-            pairs += [(a.asname, set(a.name.split("."))) for a in node.names if a.asname]
+            yield from ((a.asname, set(a.name.split("."))) for a in node.names if a.asname)
         elif isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
-            pairs.append((node.targets[0].id, set(chain_of(node.value) or ())))
-    size = 0
-    while size != len(found):
-        size = len(found)
-        found |= {name for name, origins in pairs if origins & found}
-    return found
+            yield node.targets[0].id, set(chain_of(node.value) or ())
 
 
-def _mentions(node: ast.AST, called: set[int], scope: Scope) -> Iterator[tuple[list[str], ast.Call | None]]:
+def _mentions(node: ast.AST, called: set[int]) -> Iterator[tuple[list[str], ast.Call | None]]:
     if isinstance(node, ast.Call):
         chain = chain_of(node.func)
         if chain is not None:
