@@ -55,3 +55,25 @@ def check_floors(room: str, floor: float, row_floor: float) -> None:
     for name, value in (("floor", floor), ("row_floor", row_floor)):
         if not (math.isfinite(value) and value >= 0):
             raise ParameterError(room, [Reason(name, repr(value), "a finite number of at least 0", "Mend the oracle.")])
+
+
+def rising_limits(
+    room: str, kind: str, floor: float, row_floor: float | None, *, error: float, factor: float
+) -> Limits:
+    """Limits of an op that judges both kinds alike: `error`, or `factor` times the rounding floor where that is more.
+
+    Args:
+        room: the op, for the error text.
+        kind: `real` or `synthetic`.
+        floor: rel-L2 of `oracle.emulate` against `oracle.oracle_fp64` on the capture, over the worst output.
+        row_floor: the same over its worst row; None where only `floor` is known, which counts as the row's too.
+        error: the limit of either metric on its own.
+        factor: room above the emulated floor.
+
+    Raises:
+        ParameterError: unknown kind, or a floor that is negative or not finite.
+    """
+    check_kind(room, kind)
+    row_floor = floor if row_floor is None else row_floor
+    check_floors(room, floor, row_floor)
+    return Limits(error=max(error, factor * floor), row_max=max(error, factor * row_floor))

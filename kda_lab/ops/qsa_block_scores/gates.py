@@ -7,7 +7,7 @@ as that would let a missing head or a score rounded to BF16 pass.
 
 from __future__ import annotations
 
-from kda_lab.ops.gate import EXACT, Gate, Limits, check_floors, check_kind
+from kda_lab.ops.gate import EXACT, Gate, Limits, rising_limits
 
 ROOM = "qsa.block_scores"
 FLOOR_FACTOR = 10.0
@@ -44,7 +44,4 @@ def limits(kind: str, floor: float, row_floor: float | None = None) -> Limits:
     Raises:
         ParameterError: unknown kind, or a floor that is negative or not finite.
     """
-    check_kind(ROOM, kind)
-    row_floor = floor if row_floor is None else row_floor
-    check_floors(ROOM, floor, row_floor)
-    return Limits(error=max(ERROR, FLOOR_FACTOR * floor), row_max=max(ERROR, FLOOR_FACTOR * row_floor))
+    return rising_limits(ROOM, kind, floor, row_floor, error=ERROR, factor=FLOOR_FACTOR)

@@ -6,7 +6,7 @@ nothing. Slots and the ring are exact, which `element_max` demands of each eleme
 
 from __future__ import annotations
 
-from kda_lab.ops.gate import EXACT, Gate, Limits, check_floors, check_kind
+from kda_lab.ops.gate import EXACT, Gate, Limits, rising_limits
 
 ROOM = "qsa.compress_keys"
 FLOOR_FACTOR = 1.1
@@ -44,7 +44,4 @@ def limits(kind: str, floor: float, row_floor: float | None = None) -> Limits:
     Raises:
         ParameterError: unknown kind, or a floor that is negative or not finite.
     """
-    check_kind(ROOM, kind)
-    row_floor = floor if row_floor is None else row_floor
-    check_floors(ROOM, floor, row_floor)
-    return Limits(error=max(ERROR, FLOOR_FACTOR * floor), row_max=max(ERROR, FLOOR_FACTOR * row_floor))
+    return rising_limits(ROOM, kind, floor, row_floor, error=ERROR, factor=FLOOR_FACTOR)
