@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from kda_lab.errors import Reason, TimingError
+from kda_lab.ops.infinities import without_shared_infinities
 from kda_lab.ops.protocol import Call, Launcher, Row, preparation_of
 from kda_lab.timing.graph import Replay
 
@@ -136,10 +137,7 @@ def relative_l2(call: Call, expected: dict[str, torch.Tensor]) -> float:
 
 
 def _relative_l2(out: torch.Tensor, reference: torch.Tensor) -> float:
-    exact, found = reference.to(torch.float64), out.to(torch.float64)
-    # The score of a dead key is -inf on both sides, which is agreement and no error.
-    shared = torch.isinf(exact) & (found == exact)
-    exact, found = exact.masked_fill(shared, 0.0), found.masked_fill(shared, 0.0)
+    found, exact = without_shared_infinities(out.to(torch.float64), reference.to(torch.float64))
     difference = float((found - exact).norm())
     size = float(exact.norm())
     value = difference / size if size > 0 else difference

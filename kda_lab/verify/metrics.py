@@ -7,6 +7,7 @@ import math
 import torch
 
 from kda_lab.errors import VerificationError
+from kda_lab.ops.infinities import without_shared_infinities
 
 CHUNK = 1 << 26
 """Elements compared at a time by `element_max`: 512 MB of FP64."""
@@ -22,7 +23,7 @@ def rel_l2(value: torch.Tensor, reference: torch.Tensor) -> float:
         VerificationError: the shapes differ.
     """
     _same_shape(value, reference)
-    value64, reference64 = _without_shared_infinities(value.double(), reference.double())
+    value64, reference64 = without_shared_infinities(value.double(), reference.double())
     difference = float(torch.linalg.vector_norm(value64 - reference64))
     return _ratio(difference, float(torch.linalg.vector_norm(reference64)))
 
@@ -35,7 +36,7 @@ def row_errors(value: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
     _same_shape(value, reference)
     if value.dim() == 0:
         value, reference = value[None], reference[None]
-    value64, reference64 = _without_shared_infinities(value.double(), reference.double())
+    value64, reference64 = without_shared_infinities(value.double(), reference.double())
     difference = torch.linalg.vector_norm(value64 - reference64, dim=-1)
     norm = torch.linalg.vector_norm(reference64, dim=-1)
     ratio = difference / norm
@@ -64,7 +65,7 @@ def element_max(value: torch.Tensor, reference: torch.Tensor, allowance: torch.T
     _same_shape(allowance, reference)
     ratios = []
     for given, right, allowed in zip(*(t.flatten().split(CHUNK) for t in (value, reference, allowance)), strict=True):
-        given64, right64 = _without_shared_infinities(given.double(), right.double())
+        given64, right64 = without_shared_infinities(given.double(), right.double())
         error = (given64 - right64).abs_()
         if error.numel():
             ratios.append(torch.where(error == 0, error, error / allowed).max())
@@ -82,14 +83,6 @@ def worst(values: list[float]) -> float:
 def within(value: float, limit: float) -> bool:
     """Whether `value <= limit`, with both finite: NaN and infinity never pass, on either side."""
     return math.isfinite(value) and math.isfinite(limit) and value <= limit
-
-
-def _without_shared_infinities(value: torch.Tensor, reference: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Both with 0 where they hold the same infinity, whose difference would be NaN; as given where there is none."""
-    shared = torch.isinf(reference) & (value == reference)
-    if not bool(shared.any()):
-        return value, reference
-    return value.masked_fill(shared, 0.0), reference.masked_fill(shared, 0.0)
 
 
 def _same_shape(value: torch.Tensor, reference: torch.Tensor) -> None:

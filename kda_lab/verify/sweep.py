@@ -18,6 +18,7 @@ from tqdm import tqdm
 
 from kda_lab import runtime
 from kda_lab.errors import ParameterError, Reason
+from kda_lab.ops import protocol
 from kda_lab.ops.protocol import Arm
 from kda_lab.ops.registry import load_op
 from kda_lab.run_folder import RunFolder, write_json_lines
@@ -175,8 +176,8 @@ def run_stress(
 
 
 def judging_sha256(op: Any) -> str:
-    """SHA-256 over the source of the checks and of the op's folder: what a record's answer rests on."""
-    files = set(Path(__file__).parent.glob("*.py"))
+    """SHA-256 over the source of the checks, of the op's folder and of what ops share: what a record's answer rests on."""
+    files = {path for module in (__file__, protocol.__file__) for path in Path(module).parent.glob("*.py")}
     oracle = getattr(op.oracle, "__file__", None)
     files |= set(Path(oracle).parent.glob("*.py")) if oracle else set()
     digest = hashlib.sha256()

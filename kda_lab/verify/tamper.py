@@ -13,9 +13,10 @@ from typing import Any
 import torch
 
 from kda_lab.errors import VerificationError
+from kda_lab.ops import infinities
 from kda_lab.verify import checks, guarded, launching, metrics, observation, reference
 
-JUDGES: tuple[ModuleType, ...] = (checks, guarded, launching, metrics, observation, reference)
+JUDGES: tuple[ModuleType, ...] = (checks, guarded, infinities, launching, metrics, observation, reference)
 TORCH_NAMES = ("isfinite", "isinf", "count_nonzero", "equal", "stack", "zeros_like", "full_like")
 TENSOR_NAMES = ("double", "to", "copy_", "clone", "view", "fill_", "all", "any", "__eq__", "__ne__")
 

@@ -163,6 +163,15 @@ def test_judging_hash_follows_the_ops_files(tmp_path, toy) -> None:
     assert len({before, sweep.judging_sha256(toy)}) == 2
 
 
+def test_judging_hash_follows_what_ops_share(tmp_path, toy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Limits and comparisons that stand beside the op folders are part of the judge too."""
+    monkeypatch.setattr(sweep.protocol, "__file__", str(tmp_path / "protocol.py"))
+    (tmp_path / "gate.py").write_text("limit = 1\n")
+    before = sweep.judging_sha256(toy)
+    (tmp_path / "gate.py").write_text("limit = 2\n")
+    assert sweep.judging_sha256(toy) != before
+
+
 def test_a_progress_bar_is_shown_on_request(tmp_path, capsys: pytest.CaptureFixture[str]) -> None:
     """With progress on, the bar names the op; with it off nothing is printed."""
     run(tmp_path / "quiet")
