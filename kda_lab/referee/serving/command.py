@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from tqdm import tqdm
 
 from kda_lab.errors import Reason, RefereeError
 from kda_lab.referee.spoken import spoken_as
@@ -27,6 +26,8 @@ def serve_ab(
 
     Servers are given by base URL and have to run already. Stopped or killed, the same command goes on where it was.
     """
+    from tqdm import tqdm  # lazy: tqdm
+
     from kda_lab.referee.serving.driver import run_plan  # lazy: httpx
     from kda_lab.referee.serving.plan import read_plan  # lazy: pydantic
     from kda_lab.referee.serving.schedule import schedule  # lazy: pydantic
