@@ -9,7 +9,8 @@ from matplotlib.axes import Axes
 
 from kda_lab.errors import ParameterError
 from kda_lab.report import style
-from kda_lab.report.style import GREY, RULE, SMALL_PT, TEXT_PT, TITLE_PT, Picture
+from kda_lab.report.frame import write_around
+from kda_lab.report.style import RULE, SMALL_PT, TEXT_PT, Picture
 
 WIDTH_IN, HEIGHT_IN = 7.6, 3.3
 NOTE = "filled: as measured;  hollow: moved along the arm's line of constant latency to the same number in flight"
@@ -49,7 +50,7 @@ def occupancy(baseline: OccupiedArm, candidates: Sequence[OccupiedArm], *, foot:
         picture = style.new_picture(WIDTH_IN, HEIGHT_IN, title)
         axes = picture.add_axes((0.085, 0.2, 0.6, 0.62))
         _draw(axes, baseline, candidates)
-        _write(picture, title, foot)
+        write_around(picture, [title], [foot], NOTE)
     return picture
 
 
@@ -106,10 +107,3 @@ def _draw(axes: Axes, baseline: OccupiedArm, candidates: Sequence[OccupiedArm]) 
 def _label(axes: Axes, x: float, y: float, text: str, offset: tuple[float, float], align: str) -> None:
     note = axes.annotate(text, (x, y), xytext=offset, textcoords="offset points", fontsize=SMALL_PT, ha=align)
     style.plain(note)
-
-
-def _write(picture: Picture, title: str, foot: str) -> None:
-    left = 0.14 / WIDTH_IN
-    style.plain(picture.text(left, 1 - 0.14 / HEIGHT_IN, title, va="top", fontsize=TITLE_PT, fontweight="bold"))
-    style.plain(picture.text(left, 1 - 0.36 / HEIGHT_IN, NOTE, va="top", fontsize=SMALL_PT, color=GREY))
-    style.plain(picture.text(left, 0.08 / HEIGHT_IN, foot, va="bottom", fontsize=SMALL_PT, color=GREY))

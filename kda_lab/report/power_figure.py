@@ -11,9 +11,11 @@ from matplotlib.axes import Axes
 
 from kda_lab.errors import ParameterError
 from kda_lab.report import style
-from kda_lab.report.style import GREY, RULE, SMALL_PT, TEXT_PT, TITLE_PT, Picture
+from kda_lab.report.frame import undress, write_around
+from kda_lab.report.style import GREY, RULE, SMALL_PT, TEXT_PT, Picture
 
 WIDTH_IN, HEIGHT_IN = 9.6, 3.5
+NOTE = "left: each way to hand out the labels, blue as extreme as the observed one;  right: power, by runs an arm"
 MOST_RELABELLINGS = 1000
 
 
@@ -77,7 +79,7 @@ def power(
         right = picture.add_axes((0.49, 0.2, 0.34, 0.62))
         _draw_relabelled(left, changes)
         _draw_curves(right, curves, changes[0], noise_percent)
-        _write(picture, title, foot)
+        write_around(picture, [title], [foot], NOTE)
     return picture
 
 
@@ -113,7 +115,7 @@ def _draw_relabelled(axes: Axes, changes: Sequence[float]) -> None:
     axes.set_yticks([])
     axes.set_ylim(-1, len(ordered) + 1)
     axes.set_xlabel("change of the means under each relabelling, %", fontsize=TEXT_PT)
-    _dress(axes)
+    undress(axes)
     axes.spines["left"].set_visible(False)
 
 
@@ -136,20 +138,4 @@ def _draw_curves(axes: Axes, curves: Sequence[PowerCurve], seen_percent: float, 
     axes.set_ylim(-2, 102)
     axes.set_xlabel(f"true change, % (noise of one run {noise_percent:.2f} %)", fontsize=TEXT_PT)
     axes.set_ylabel("found, % of experiments", fontsize=TEXT_PT)
-    _dress(axes)
-
-
-def _dress(axes: Axes) -> None:
-    axes.grid(color=RULE, linewidth=0.5)
-    axes.set_axisbelow(True)
-    axes.tick_params(labelsize=SMALL_PT, length=2)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-
-
-def _write(picture: Picture, title: str, foot: str) -> None:
-    note = "left: each way to hand out the labels, blue as extreme as the observed one;  right: power, by runs an arm"
-    left = 0.14 / WIDTH_IN
-    style.plain(picture.text(left, 1 - 0.14 / HEIGHT_IN, title, va="top", fontsize=TITLE_PT, fontweight="bold"))
-    style.plain(picture.text(left, 1 - 0.36 / HEIGHT_IN, note, va="top", fontsize=SMALL_PT, color=GREY))
-    style.plain(picture.text(left, 0.08 / HEIGHT_IN, foot, va="bottom", fontsize=SMALL_PT, color=GREY))
+    undress(axes)

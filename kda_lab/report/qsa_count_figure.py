@@ -10,9 +10,11 @@ from matplotlib.ticker import MaxNLocator
 
 from kda_lab.errors import ParameterError
 from kda_lab.report import style
-from kda_lab.report.style import BLUE, GREY, RULE, SMALL_PT, TEXT_PT, TITLE_PT, VERMILLION, Picture
+from kda_lab.report.frame import undress, write_around
+from kda_lab.report.style import BLUE, GREY, SMALL_PT, TEXT_PT, VERMILLION, Picture
 
 WIDTH_IN, HEIGHT_IN = 10.2, 3.1
+NOTE = "selected tokens of a row;  orange: rows of this run, counted in what the kernel wrote"
 NEAR = 12
 """Lengths on either side of the first saturated one that the right panel shows one by one."""
 LABELLED = 4
@@ -52,16 +54,8 @@ def selected_counts(
         whole, near = (picture.add_axes((x / WIDTH_IN, 0.21, w / WIDTH_IN, 0.58)) for x, w in boxes)
         _draw_whole(whole, rule, max(context, budget + NEAR), rows)
         _draw_near(near, rule, budget, rows)
-        _write(picture, title, foot)
+        write_around(picture, [title], [foot], NOTE)
     return picture
-
-
-def _write(picture: Picture, title: str, foot: str) -> None:
-    note = "selected tokens of a row;  orange: rows of this run, counted in what the kernel wrote"
-    left, height = 0.14 / WIDTH_IN, HEIGHT_IN
-    style.plain(picture.text(left, 1 - 0.14 / height, title, va="top", fontsize=TITLE_PT, fontweight="bold"))
-    style.plain(picture.text(left, 1 - 0.34 / height, note, va="top", fontsize=SMALL_PT, color=GREY))
-    style.plain(picture.text(left, 0.08 / height, foot, va="bottom", fontsize=SMALL_PT, color=GREY))
 
 
 def counts_title(rule: Callable[[int], int], budget: int, rows: Sequence[CountedRow]) -> str:
@@ -82,7 +76,7 @@ def _draw_whole(axes: Axes, rule: Callable[[int], int], context: int, rows: Sequ
     axes.set_xlim(0, context * 1.02)
     axes.set_ylim(0, top)
     axes.set_xlabel("length of the context, tokens", fontsize=TEXT_PT)
-    _dress(axes)
+    undress(axes)
 
 
 def _draw_near(axes: Axes, rule: Callable[[int], int], budget: int, rows: Sequence[CountedRow]) -> None:
@@ -103,7 +97,7 @@ def _draw_near(axes: Axes, rule: Callable[[int], int], budget: int, rows: Sequen
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_locator(MaxNLocator(integer=True, nbins=8))
     axes.set_xlabel("the same, one length after the other", fontsize=TEXT_PT)
-    _dress(axes)
+    undress(axes)
 
 
 def _mark(axes: Axes, rows: Sequence[CountedRow]) -> None:
@@ -114,11 +108,3 @@ def _mark(axes: Axes, rows: Sequence[CountedRow]) -> None:
             text = axes.annotate(f"{row.length} → {row.count}", (row.length, row.count), textcoords="offset points",
                                  xytext=(4, 6) if at_the_edge else (4, -13), ha="right" if at_the_edge else "left", fontsize=SMALL_PT, color=VERMILLION)  # fmt: skip
             style.plain(text)
-
-
-def _dress(axes: Axes) -> None:
-    axes.grid(color=RULE, linewidth=0.5)
-    axes.set_axisbelow(True)
-    axes.tick_params(labelsize=SMALL_PT, length=2)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)

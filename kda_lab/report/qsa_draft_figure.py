@@ -10,9 +10,11 @@ from matplotlib.patches import Rectangle
 
 from kda_lab.errors import ParameterError, Reason
 from kda_lab.report import style
+from kda_lab.report.frame import write_around
 from kda_lab.report.style import BLUE, GREY, HAIR, INK, SMALL_PT, TITLE_PT, VERMILLION, Picture
 
 CELL_IN, ROW_IN, LABEL_IN = 0.43, 0.5, 2.75
+NOTE = "blue: frozen tokens;  orange: newer tokens;  hatched: a KV row that nothing wrote;  struck out: lost"
 BEFORE, BEHIND = 5, 6
 """Columns shown before and behind the end of the frozen prefix."""
 END = 6
@@ -67,7 +69,7 @@ def draft_row(row: DraftRow, *, foot: str = "") -> Picture:
         box = (LABEL_IN / width, 0.42 / height, (width - LABEL_IN - 0.2) / width, 3.45 * ROW_IN / height)
         axes = picture.add_axes(box)
         _draw(axes, row, left, right)
-        _write(picture, lines, foot)
+        write_around(picture, lines, [foot], NOTE)
     return picture
 
 
@@ -128,14 +130,3 @@ def _draw_cell(axes: Axes, at: tuple[int, int], cell: tuple[int, str], newer: bo
     if lost:
         axes.plot([x + 0.12, x + 0.88], [y, y], color=VERMILLION, linewidth=1.2)
     style.plain(text)
-
-
-def _write(picture: Picture, title: Sequence[str], foot: str) -> None:
-    width, height = picture.get_size_inches()
-    y = height - 0.14
-    for line in title:
-        style.plain(picture.text(0.14 / width, y / height, line, va="top", fontsize=TITLE_PT, fontweight="bold"))
-        y -= 0.17
-    note = "blue: frozen tokens;  orange: newer tokens;  hatched: a KV row that nothing wrote;  struck out: lost"
-    style.plain(picture.text(0.14 / width, (y - 0.03) / height, note, va="top", fontsize=SMALL_PT, color=GREY))
-    style.plain(picture.text(0.14 / width, 0.1 / height, foot, va="bottom", fontsize=SMALL_PT, color=GREY))

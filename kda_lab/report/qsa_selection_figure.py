@@ -14,9 +14,11 @@ from matplotlib.patches import Rectangle
 
 from kda_lab.errors import ParameterError
 from kda_lab.report import style
+from kda_lab.report.frame import write_around
 from kda_lab.report.style import ARM_COLOURS, BLUE, GREY, HAIR, INK, SMALL_PT, TITLE_PT, VERMILLION, Picture
 
 WIDTH_IN, ROW_IN, TEXT_IN = 10.2, 0.46, 0.34
+NOTE = "strip: score of each complete block;  blue: chosen blocks;  orange: the incomplete last block (tail)"
 LAST_TOKENS = 28
 """Tokens of the end of each row that the right panel shows one by one."""
 HEAT = LinearSegmentedColormap.from_list("heat", ["#ffffff", "#f3dfc1", "#d98c3a", "#8c3b00", "#2b0f00"])
@@ -74,7 +76,7 @@ def selection(rows: Sequence[SelectedRow], topics: torch.Tensor | None = None, *
         )
         _draw_whole(whole, rows, topics)
         _draw_last(last, rows, strips)
-        _write(picture, title, foot)
+        write_around(picture, title, [style.clipped(foot, SMALL_PT, WIDTH_IN - 0.3)], NOTE)
         _draw_scale(picture, rows)
     return picture
 
@@ -166,20 +168,6 @@ def _draw_scale(picture: Picture, rows: Sequence[SelectedRow]) -> None:
     bar.ax.tick_params(labelsize=SMALL_PT - 0.4, length=2, pad=1)
     style.plain(
         picture.text(8.6 / width, 1 - 0.46 / height, "score of a block", va="center", fontsize=SMALL_PT, color=GREY)
-    )
-
-
-def _write(picture: Picture, title: Sequence[str], foot: str) -> None:
-    width, height = picture.get_size_inches()
-    y = height - 0.14
-    for line in title:
-        style.plain(picture.text(0.14 / width, y / height, line, va="top", fontsize=TITLE_PT, fontweight="bold"))
-        y -= 0.17
-    note = "strip: score of each complete block;  blue: chosen blocks;  orange: the incomplete last block (tail)"
-    style.plain(picture.text(0.14 / width, (y - 0.03) / height, note, va="top", fontsize=SMALL_PT, color=GREY))
-    room = width - 0.3
-    style.plain(
-        picture.text(0.14 / width, 0.1 / height, style.clipped(foot, SMALL_PT, room), fontsize=SMALL_PT, color=GREY)
     )
 
 

@@ -10,7 +10,8 @@ from matplotlib.patches import Patch
 
 from kda_lab.errors import ParameterError
 from kda_lab.report import style
-from kda_lab.report.style import GREY, INK, NEUTRAL, RULE, SMALL_PT, TEXT_PT, TITLE_PT, Picture
+from kda_lab.report.frame import write_around
+from kda_lab.report.style import INK, NEUTRAL, RULE, SMALL_PT, TEXT_PT, Picture
 
 WIDTH_IN, LEFT_IN, RIGHT_IN = 10.2, 1.35, 0.16
 LANE_IN, ARM_GAP_IN, HEAD_IN, FOOT_IN = 0.34, 0.24, 0.64, 0.78
@@ -80,7 +81,7 @@ def slice_lanes(
         axes.set_xlim(0, 1.01 * max(_reach(a) for a in arms))
         axes.set_ylim(body_in, 0)
         _label(axes, ticks, "µs from the start of the slice; black line: its end")
-        _write(picture, height_in, title, foot)
+        write_around(picture, [title], style.wrapped(foot, SMALL_PT, WIDTH_IN - 0.3))
         _legend(picture, looks, height_in)
     return picture
 
@@ -122,7 +123,7 @@ def slice_parts(arms: Sequence[DrawnArm], *, title: str, foot: str = "") -> Pict
         axes.set_ylim(body_in, 0)
         _label(axes, ticks, "µs")
         axes.grid(visible=False)
-        _write(picture, height_in, title, foot)
+        write_around(picture, [title], style.wrapped(foot, SMALL_PT, WIDTH_IN - 0.3))
         _legend(picture, {name: (colour, "") for name, colour in PART_COLOURS.items()}, height_in)
     return picture
 
@@ -173,13 +174,6 @@ def _label(axes: Axes, ticks: Sequence[tuple[float, str]], words: str) -> None:
     axes.set_axisbelow(True)
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
-
-
-def _write(picture: Picture, height_in: float, title: str, foot: str) -> None:
-    left = 0.14 / WIDTH_IN
-    style.plain(picture.text(left, 1 - 0.14 / height_in, title, va="top", fontsize=TITLE_PT, fontweight="bold"))
-    lines = style.wrapped(foot, SMALL_PT, WIDTH_IN - 0.3)
-    style.plain(picture.text(left, 0.08 / height_in, "\n".join(lines), va="bottom", fontsize=SMALL_PT, color=GREY))
 
 
 def _legend(picture: Picture, looks: Mapping[str, tuple[str, str]], height_in: float) -> None:
