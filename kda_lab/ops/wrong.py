@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from kda_lab.ops.protocol import Call, Launcher
+from kda_lab.ops.protocol import Call, FunctionArm, Launcher, Mutant
 
 
 def all_zero(call: Call) -> None:
@@ -53,3 +53,21 @@ def baked(name: str, inputs: Sequence[str], compute: Callable[[Call], None]) -> 
         return lambda: compute(call.with_inputs(**copies))
 
     return StatefulArm(name, make)
+
+
+def plain(
+    name: str,
+    what: str,
+    compute: Callable[[Call], None],
+    applies: Callable[[Call], bool] | None = None,
+    why_not: str = "",
+) -> Mutant:
+    """A mutant that is a function of the call; it applies everywhere unless told otherwise."""
+    return Mutant(name, what, lambda: FunctionArm(name, compute), applies or (lambda call: True), why_not)
+
+
+def stateful(
+    name: str, what: str, make: Callable[[Call], Launcher], applies: Callable[[Call], bool], why_not: str
+) -> Mutant:
+    """A mutant whose launchers remember something from `bind` on; see `StatefulArm`."""
+    return Mutant(name, what, lambda: StatefulArm(name, make), applies, why_not)

@@ -177,7 +177,10 @@ def run_stress(
 
 def judging_sha256(op: Any) -> str:
     """SHA-256 over the source of the checks, of the op's folder and of what ops share: what a record's answer rests on."""
-    files = {path for module in (__file__, protocol.__file__) for path in Path(module).parent.glob("*.py")}
+    ops = Path(protocol.__file__).parent
+    # A folder beside the ops that is none itself is what several of them share.
+    shared = {path.parent for path in ops.glob("*/*.py") if not (path.parent / "spec.py").exists()}
+    files = {path for folder in {Path(__file__).parent, ops, *shared} for path in folder.glob("*.py")}
     oracle = getattr(op.oracle, "__file__", None)
     files |= set(Path(oracle).parent.glob("*.py")) if oracle else set()
     digest = hashlib.sha256()

@@ -164,12 +164,19 @@ def test_judging_hash_follows_the_ops_files(tmp_path, toy) -> None:
 
 
 def test_judging_hash_follows_what_ops_share(tmp_path, toy, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Limits and comparisons that stand beside the op folders are part of the judge too."""
+    """Limits, comparisons and formats that stand beside the op folders are part of the judge too; another op is not."""
     monkeypatch.setattr(sweep.protocol, "__file__", str(tmp_path / "protocol.py"))
     (tmp_path / "gate.py").write_text("limit = 1\n")
     before = sweep.judging_sha256(toy)
     (tmp_path / "gate.py").write_text("limit = 2\n")
     assert sweep.judging_sha256(toy) != before
+    for folder, counts in (("format", True), ("other_op", False)):
+        before = sweep.judging_sha256(toy)
+        (tmp_path / folder).mkdir()
+        if not counts:
+            (tmp_path / folder / "spec.py").write_text("\n")
+        (tmp_path / folder / "rounding.py").write_text("\n")
+        assert (sweep.judging_sha256(toy) != before) == counts
 
 
 def test_a_progress_bar_is_shown_on_request(tmp_path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,8 +17,8 @@ from kda_lab.ops.nvfp4_gemm import emulated, mistakes
 from kda_lab.ops.nvfp4_gemm.emulated import Gemm, ReadScales
 from kda_lab.ops.nvfp4_gemm.mistakes import by_offset
 from kda_lab.ops.nvfp4_gemm.oracle import BLOCK, geometry
-from kda_lab.ops.protocol import Call, FunctionArm, Mutant
-from kda_lab.ops.wrong import baked
+from kda_lab.ops.protocol import Call, Mutant
+from kda_lab.ops.wrong import baked, plain
 
 FEW_OUTPUTS = 128
 """Below as many BF16 outputs, one wrong rounding is within the scatter of right ones."""
@@ -150,23 +150,13 @@ def _leaks_columns(call: Call) -> bool:
     return bool(x.isnan().any() | mistakes.padding_column_scales(call.inputs["weight_sf"].t(), N, K).isnan().any())
 
 
-def _plain(
-    name: str,
-    what: str,
-    run: Callable[[Call], None],
-    applies: Callable[[Call], bool] | None = None,
-    why_not: str = "",
-) -> Mutant:
-    return Mutant(name, what, lambda: FunctionArm(name, run), applies or (lambda call: True), why_not)
-
-
 def _baked(name: str, what: str, *inputs: str) -> Mutant:
     return Mutant(name, what, lambda: baked(name, inputs, Gemm()))
 
 
 def _misread(name: str, what: str, tensor: str, read: ReadScales) -> Mutant:
     gemm = Gemm(x_layout=read) if tensor == "x_sf" else Gemm(weight_layout=read)
-    return _plain(name, what, gemm, _reads_other_bytes(tensor, read), f"every byte of {tensor} is the same either way")
+    return plain(name, what, gemm, _reads_other_bytes(tensor, read), f"every byte of {tensor} is the same either way")
 
 
 _LINEAR = by_offset(mistakes.linear)
@@ -176,57 +166,57 @@ _NO_SUBNORMAL = "no {} row has subnormal scales alone, and beside larger ones th
 _FEW = "the output is FP32, zero, or has under {} elements, too few to tell one rounding from another"
 
 MUTANTS: tuple[Mutant, ...] = (
-    _plain("all_zero", "Writes zeros.", mistakes.all_zero, *_ALIVE),
-    _plain("untouched", "Writes nothing.", mistakes.untouched),
-    _plain("last_column", "The last output column is not written.", mistakes.last_column_unwritten),
-    _plain(
+    plain("all_zero", "Writes zeros.", mistakes.all_zero, *_ALIVE),
+    plain("untouched", "Writes nothing.", mistakes.untouched),
+    plain("last_column", "The last output column is not written.", mistakes.last_column_unwritten),
+    plain(
         "nibble_swap",
         "The high nibble of a weight byte is taken for the even k.",
         Gemm(order=mistakes.nibbles_swapped),
         *_ALIVE,
     ),
-    _plain(
+    plain(
         "planar_nibbles",
         "Low nibbles of the weight are taken for the first half of K, high ones for the second.",
         Gemm(order=mistakes.planar),
         *_ALIVE,
     ),
-    _plain(
+    plain(
         "sign_lost",
         "Bit 3 of the weight's codes is ignored.",
         Gemm(codes=mistakes.codes_with(torch.abs)),
         _holds(*range(9, 16)),
         "no weight is negative, or the right output is zero",
     ),
-    _plain(
+    plain(
         "half_flushed",
         "The code of 0.5 is taken for zero.",
         Gemm(codes=mistakes.codes_with(mistakes.half_as_zero)),
         _holds(1, 9),
         "no weight code is 0.5, or the right output is zero",
     ),
-    _plain(
+    plain(
         "scale_e5m2",
         "Scale bytes of the weight are decoded as E5M2.",
         Gemm(scales=mistakes.scales_as_e5m2),
         _decodes_otherwise(mistakes.scales_as_e5m2),
         "every scale byte means the same in E5M2, or the right output is zero",
     ),
-    _plain(
+    plain(
         "scale_bias",
         "Scale bytes of the weight are decoded with an exponent bias of 8.",
         Gemm(scales=mistakes.scales_bias_8),
         _decodes_otherwise(mistakes.scales_bias_8),
         "every scale is zero or subnormal, or the right output is zero",
     ),
-    _plain(
+    plain(
         "scale_subnormal_flushed",
         "Subnormal scale bytes of the weight are taken for zero.",
         Gemm(scales=mistakes.scales_flushed),
         _row_is_subnormal("weight_sf"),
         _NO_SUBNORMAL.format("weight"),
     ),
-    _plain(
+    plain(
         "x_scale_subnormal_flushed",
         "The same for activations.",
         Gemm(x_scales=mistakes.scales_flushed),
@@ -252,91 +242,91 @@ MUTANTS: tuple[Mutant, ...] = (
         "x_sf",
         by_offset(mistakes.first_atom_only),
     ),
-    _plain(
+    plain(
         "alpha_missing",
         "The sums are not scaled.",
         Gemm(alpha=torch.ones_like),
         _alpha(lambda a: a != 1),
         "alpha is 1, or all sums are zero",
     ),
-    _plain(
+    plain(
         "alpha_twice",
         "The sums are scaled by the square of alpha.",
         Gemm(alpha=torch.square),
         _alpha(lambda a: a not in (0, 1)),
         "alpha is its own square, or all sums are zero",
     ),
-    _plain(
+    plain(
         "alpha_rounded",
         "alpha is rounded to BF16 first.",
         Gemm(alpha=lambda alpha: alpha.bfloat16().float()),
         _loses_alpha,
         "alpha stays a power of two in rows of the kind exact; or the output is zero or has under 128 elements",
     ),
-    _plain(
+    plain(
         "last_tile_dropped",
         f"The last {mistakes.TILE_K} values of K, or what is left of them, are not added.",
         Gemm(product=mistakes.last_tile_dropped),
         *_ALIVE,
     ),
-    _plain(
+    plain(
         "split_lost",
         f"K is cut in {mistakes.SPLITS}, and the last partial sum is not added.",
         Gemm(product=mistakes.split_lost),
         *_ALIVE,
     ),
-    _plain(
+    plain(
         "fixup_lost",
         "One tile of 16 columns misses the second half of K (a lost fix-up of a stream-K schedule).",
         Gemm(adjust=mistakes.fixup_lost),
         _deeper_than(16),
         "K is one block, or the right output is zero",
     ),
-    _plain(
+    plain(
         "half_accumulator",
         "The running sum is kept in FP16.",
         Gemm(product=mistakes.half_accumulator),
         _loses_bits,
         "BF16 outputs hide it, or every partial sum is representable in FP16",
     ),
-    _plain(
+    plain(
         "globals_merged",
         "The second half of N was quantised with another weight_scale_2 than the merged one.",
         Gemm(adjust=mistakes.merged_globals),
         *_ALIVE,
     ),
-    _plain(
+    plain(
         "padding_row_read",
         "The scale of the first padding row of x_sf is multiplied by zero instead of left alone.",
         Gemm(adjust=mistakes.reads_padding_row),
         _leaks("x_sf", lambda call: geometry(call)[0]),
         "there is no padding row, or it holds no NaN",
     ),
-    _plain(
+    plain(
         "weight_padding_read",
         "The same for the first padding row of weight_sf.",
         Gemm(adjust=mistakes.reads_weight_padding),
         _leaks("weight_sf", lambda call: geometry(call)[1]),
         "there is no padding row, or it holds no NaN",
     ),
-    _plain(
+    plain(
         "padding_column_read",
         "Scales of padding columns are multiplied by zero instead of left alone.",
         Gemm(adjust=mistakes.reads_padding_columns),
         _leaks_columns,
         "K / 16 is a multiple of four, so that there is no padding column, or none holds NaN",
     ),
-    _plain("column_off", "One column is too large by 1 %.", Gemm(adjust=mistakes.column_off), *_TYPICAL),
-    _plain("element_off", "One element is too large by half.", Gemm(adjust=mistakes.element_times(1.5)), *_TYPICAL),
-    _plain("element_zero", "One element is zero.", Gemm(adjust=mistakes.element_times(0.0)), *_TYPICAL),
-    _plain(
+    plain("column_off", "One column is too large by 1 %.", Gemm(adjust=mistakes.column_off), *_TYPICAL),
+    plain("element_off", "One element is too large by half.", Gemm(adjust=mistakes.element_times(1.5)), *_TYPICAL),
+    plain("element_zero", "One element is zero.", Gemm(adjust=mistakes.element_times(0.0)), *_TYPICAL),
+    plain(
         "store_truncates",
         "The store rounds towards zero.",
         Gemm(store=mistakes.truncate),
         _rounds,
         _FEW.format(FEW_OUTPUTS),
     ),
-    _plain(
+    plain(
         "rounded_twice",
         "The sums are rounded to BF16 before they are scaled by alpha.",
         mistakes.round_before_alpha,

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import torch
 
 from kda_lab.ops.precision import full_fp32
-from kda_lab.ops.protocol import Arm, Call, FunctionArm, Mutant
+from kda_lab.ops.protocol import Arm, Call, Mutant
 from kda_lab.ops.qsa.geometry import INDEX_DIM, PAGE_ENTRIES, RATIO
 from kda_lab.ops.qsa_block_scores.oracle import live_lengths
-from kda_lab.ops.wrong import all_zero, baked, untouched
+from kda_lab.ops.wrong import all_zero, baked, plain, untouched
 
 
 def _right_entries(call: Call, row: int, length: int) -> torch.Tensor:
@@ -159,22 +159,12 @@ def _changes(mistake: _Scores) -> Callable[[Call], bool]:
     return applies
 
 
-def _plain(
-    name: str,
-    what: str,
-    score: Callable[[Call], None],
-    applies: Callable[[Call], bool] | None = None,
-    why_not: str = "",
-) -> Mutant:
-    return Mutant(name, what, lambda: FunctionArm(name, score), applies or (lambda call: True), why_not)
-
-
 def _step(name: str, what: str, mistake: _Scores) -> Mutant:
-    return _plain(name, what, mistake, _changes(mistake), "no live score changes by it")
+    return plain(name, what, mistake, _changes(mistake), "no live score changes by it")
 
 
 def _map(name: str, what: str, entries: Callable[[Call, int, int], torch.Tensor]) -> Mutant:
-    return _plain(
+    return plain(
         name, what, _Scores(entries=entries), _reads_elsewhere(entries), "every live block keeps its entry by chance"
     )
 
@@ -184,52 +174,52 @@ _ALIVE = (_scores_something, "no live score is above zero")
 _DEAD = (_some(lambda n, most: n < most), "every row has all of its blocks")
 
 MUTANTS: tuple[Mutant, ...] = (
-    _plain("untouched", "Writes nothing.", untouched),
-    _plain("all_zero", "Writes zeros.", all_zero, *_ALIVE),
-    _plain("relu_missing", "Negative products count.", _Scores(total=lambda d: d.sum(0)), *_NEGATIVE),
-    _plain("relu_of_sum", "The ReLU is of the sum over heads.", _Scores(total=lambda d: d.sum(0).relu()), *_NEGATIVE),
-    _plain("absolute", "Magnitudes are summed.", _Scores(total=lambda d: d.abs().sum(0)), *_NEGATIVE),
+    plain("untouched", "Writes nothing.", untouched),
+    plain("all_zero", "Writes zeros.", all_zero, *_ALIVE),
+    plain("relu_missing", "Negative products count.", _Scores(total=lambda d: d.sum(0)), *_NEGATIVE),
+    plain("relu_of_sum", "The ReLU is of the sum over heads.", _Scores(total=lambda d: d.sum(0).relu()), *_NEGATIVE),
+    plain("absolute", "Magnitudes are summed.", _Scores(total=lambda d: d.abs().sum(0)), *_NEGATIVE),
     _step("largest_head", "The largest head counts alone.", _Scores(total=lambda d: d.amax(0).clamp(min=0))),
     _step("mean_of_heads", "Heads are averaged.", _Scores(total=lambda d: _relu_then_sum(d) / d.shape[0])),
-    _plain("scale_omitted", "Scores are not scaled.", _Scores(scale=lambda width: 1.0), *_ALIVE),
-    _plain("scale_squared", "The scale is 1/128.", _Scores(scale=lambda width: 1.0 / width), *_ALIVE),
-    _plain("scale_of_256", "The scale is that of attention, 1/16.", _Scores(scale=lambda width: 1 / 16), *_ALIVE),
+    plain("scale_omitted", "Scores are not scaled.", _Scores(scale=lambda width: 1.0), *_ALIVE),
+    plain("scale_squared", "The scale is 1/128.", _Scores(scale=lambda width: 1.0 / width), *_ALIVE),
+    plain("scale_of_256", "The scale is that of attention, 1/16.", _Scores(scale=lambda width: 1 / 16), *_ALIVE),
     _step("head_twice", "The first head counts twice.", _Scores(heads=lambda q: torch.cat([q, q[:1]]))),
     _step("last_head_dropped", "The last head is left out.", _Scores(heads=lambda q: q[:-1])),
     _step("first_head_only", "One head serves for all.", _Scores(heads=lambda q: q[:1].expand(q.shape))),
     _step("half_width", "Products use the first half of the width.", _Scores(width=INDEX_DIM // 2)),
-    _plain("products_rounded", "Products are rounded to BF16.", _Scores(rounded=True), *_ALIVE),
+    plain("products_rounded", "Products are rounded to BF16.", _Scores(rounded=True), *_ALIVE),
     _map("pages_ignored", "Block n is entry n of the pool.", _pages_ignored),
     _map("pages_of_first_row", "Every row reads the pages of row 0.", _pages_of_first_row),
     _map("page_of_eight", "A page is taken for 8 entries.", _page_of(8)),
     _map("page_of_tokens", "A page is taken for its 64 tokens.", _page_of(64)),
     _map("page_as_entry", "The page id is taken for the entry of its first block.", _page_as_entry),
     _map("page_too_early", "The last block of a page is read from the next page.", _next_page),
-    _plain(
+    plain(
         "length_short",
         "The last block of each row is scored -inf.",
         _Scores(length=lambda n, most: max(0, n - 1)),
         _some(lambda n, most: n > 0),
         "all rows are empty",
     ),
-    _plain("length_long", "One block too many is scored.", _Scores(length=lambda n, most: min(n + 1, most)), *_DEAD),
-    _plain(
+    plain("length_long", "One block too many is scored.", _Scores(length=lambda n, most: min(n + 1, most)), *_DEAD),
+    plain(
         "length_as_tokens",
         "The compressed length is divided by the ratio once more.",
         _Scores(length=lambda n, most: n // RATIO),
         _some(lambda n, most: n > 0),
         "all rows are empty",
     ),
-    _plain(
+    plain(
         "length_to_page",
         "All entries of the last page are scored.",
         _Scores(length=lambda n, most: -(-n // PAGE_ENTRIES) * PAGE_ENTRIES),
         _some(lambda n, most: n % PAGE_ENTRIES > 0),
         "every row ends with its page",
     ),
-    _plain("dead_zero", "Dead scores are 0 instead of -inf.", _Scores(dead=0.0), *_DEAD),
-    _plain("dead_lowest", "Dead scores are the lowest finite number.", _Scores(dead=-3.4028234663852886e38), *_DEAD),
-    _plain("dead_unwritten", "Dead scores are not written.", _live_only, *_DEAD),
+    plain("dead_zero", "Dead scores are 0 instead of -inf.", _Scores(dead=0.0), *_DEAD),
+    plain("dead_lowest", "Dead scores are the lowest finite number.", _Scores(dead=-3.4028234663852886e38), *_DEAD),
+    plain("dead_unwritten", "Dead scores are not written.", _live_only, *_DEAD),
     _baked("lengths_baked", "Lengths are read when the call is bound, not when it is launched.", "lengths"),
     _baked("pages_baked", "Pages are read when the call is bound, not when it is launched.", "pages"),
 )

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 
 import torch
 
-from kda_lab.ops.protocol import Arm, Call, FunctionArm, Mutant
+from kda_lab.ops.protocol import Arm, Call, Mutant
 from kda_lab.ops.qsa.geometry import PAGE_TOKENS
 from kda_lab.ops.qsa.rmsnorm import rms_norm
 from kda_lab.ops.qsa.rope import rotate
 from kda_lab.ops.qsa_compress_keys.oracle import Token, eps_of, tokens_of
-from kda_lab.ops.wrong import all_zero, baked, untouched
+from kda_lab.ops.wrong import all_zero, baked, plain, untouched
 
 Tensors = dict[str, torch.Tensor]
 
@@ -234,18 +234,8 @@ def _is_far(call: Call) -> bool:
     return bool((_Compress().output(call)["entry_slots"] >= 1 << 31).any())
 
 
-def _plain(
-    name: str,
-    what: str,
-    compress: Callable[[Call], None],
-    applies: Callable[[Call], bool] | None = None,
-    why_not: str = "",
-) -> Mutant:
-    return Mutant(name, what, lambda: FunctionArm(name, compress), applies or (lambda call: True), why_not)
-
-
 def _step(name: str, what: str, mistake: Callable[[Call], None]) -> Mutant:
-    return _plain(name, what, mistake, _differs(mistake), "nothing in this call depends on it")
+    return plain(name, what, mistake, _differs(mistake), "nothing in this call depends on it")
 
 
 def _baked(name: str, what: str, *tensors: str) -> Mutant:
@@ -258,7 +248,7 @@ def _baked(name: str, what: str, *tensors: str) -> Mutant:
 _COMPLETE = (_completes, "no token completes a group")
 
 MUTANTS: tuple[Mutant, ...] = (
-    _plain("untouched", "Writes nothing.", untouched),
+    plain("untouched", "Writes nothing.", untouched),
     _step("all_zero", "Writes zeros.", all_zero),
     _step("last_position", "Rotated at the group's last token.", _Compress(turned_at=lambda p, r: p)),
     _step("group_number", "Rotated at the number of the group.", _Compress(turned_at=lambda p, r: p // r)),
@@ -278,15 +268,15 @@ MUTANTS: tuple[Mutant, ...] = (
         "The weight is used as it is stored, without the one.",
         _Compress(key=_with_norm(lambda m, c: rms_norm(m, c.inputs["weight"], eps_of(c), unit_offset=False))),
     ),
-    _plain(
+    plain(
         "epsilon_missing",
         "The norm has no epsilon.",
         _Compress(key=_with_norm(lambda m, c: rms_norm(m, c.inputs["weight"], 0.0))),
         _epsilon_counts,
         "keys are so large that epsilon does not count",
     ),
-    _plain("mean_in_bf16", "Sums of the mean are rounded to BF16.", _Compress(key=_bf16_sums), *_COMPLETE),
-    _plain("rounded_twice", "The norm's result is rounded to BF16 too.", _rounded_twice, *_COMPLETE),
+    plain("mean_in_bf16", "Sums of the mean are rounded to BF16.", _Compress(key=_bf16_sums), *_COMPLETE),
+    plain("rounded_twice", "The norm's result is rounded to BF16 too.", _rounded_twice, *_COMPLETE),
     _step("three_keys", "The last key of a group is left out.", _Compress(key=_of_members(3))),
     _step("first_key", "The first key stands for its group.", _Compress(key=_of_members(1))),
     _step("earlier_forgotten", "Keys of earlier steps count as zero.", _Compress(group=_from_step_only)),
@@ -297,15 +287,15 @@ MUTANTS: tuple[Mutant, ...] = (
     _step("ring_place_off", "A raw key lies one place too far.", _Compress(place=lambda p, r: (p + 1) % r)),
     _step("ring_kept", "The ring stays as it was.", _Compress(keeps=False)),
     _step("ring_first_stays", "The first token of a place stays in the ring.", _first_stays),
-    _plain("ring_in_place", "The old ring is overwritten.", _ring_in_place, _is_live, "all tokens are padding"),
+    plain("ring_in_place", "The old ring is overwritten.", _ring_in_place, _is_live, "all tokens are padding"),
     _step("completes_late", "A group ends one token too late.", _Compress(completes=lambda p, r: p % r == 0)),
     _step("completes_soon", "A group ends one token too early.", _Compress(completes=lambda p, r: (p + 2) % r == 0)),
     _step("padding_counts", "Padding is taken for tokens of request 0.", _Compress(padding=True)),
     _step("slot_undivided", "The slot is not divided by r.", _Compress(entry=lambda s, r: s - (r - 1))),
     _step("slot_of_page", "The slot is divided by the page.", _Compress(entry=lambda s, r: s // PAGE_TOKENS)),
     _step("slot_rounded_up", "The slot is divided upwards.", _Compress(entry=lambda s, r: (s + r - 1) // r)),
-    _plain("slot_narrow", "Slots are kept in 32 bits.", _narrow_slots, _is_far, "all slots fit into 32 bits"),
-    _plain(
+    plain("slot_narrow", "Slots are kept in 32 bits.", _narrow_slots, _is_far, "all slots fit into 32 bits"),
+    plain(
         "complete_only",
         "Rows that complete nothing are not written.",
         _complete_only,

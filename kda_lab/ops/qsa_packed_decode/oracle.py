@@ -17,26 +17,17 @@ import torch
 from kda_lab.errors import ParameterError, Reason
 from kda_lab.ops.precision import full_fp32
 from kda_lab.ops.protocol import Call
+from kda_lab.ops.qsa.decode_shape import DecodeShape
 
 ROOM = "qsa.packed_decode"
 
 
 @dataclass(frozen=True)
-class Geometry:
+class Geometry(DecodeShape):
     """Host-side facts of a call, read from its tensors."""
 
-    B: int
-    HQ: int
-    HKV: int
-    D: int
     starts: tuple[int, ...]
     """[B+1] row offsets: row b owns the packed rows starts[b] to starts[b+1] - 1."""
-    scale: float
-
-    @property
-    def group(self) -> int:
-        """Query heads that share one key head."""
-        return self.HQ // self.HKV
 
     @property
     def lengths(self) -> tuple[int, ...]:
@@ -61,7 +52,7 @@ def geometry(call: Call) -> Geometry:
         raise ParameterError(ROOM, reasons)
     given = call.scalars.get("softmax_scale")
     scale = width**-0.5 if given is None else float(given)
-    return Geometry(len(starts) - 1, heads, kv_heads, width, starts, scale)
+    return Geometry(len(starts) - 1, heads, kv_heads, width, scale, starts)
 
 
 def oracle_fp32(call: Call) -> dict[str, torch.Tensor]:

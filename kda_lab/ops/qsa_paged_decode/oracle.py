@@ -20,26 +20,17 @@ import torch
 from kda_lab.errors import ParameterError, Reason
 from kda_lab.ops.precision import full_fp32
 from kda_lab.ops.protocol import Call
+from kda_lab.ops.qsa.decode_shape import DecodeShape
 
 ROOM = "qsa.paged_decode"
 
 
 @dataclass(frozen=True)
-class Geometry:
+class Geometry(DecodeShape):
     """Facts of a call, read from its tensors."""
 
-    B: int
-    HQ: int
-    HKV: int
-    D: int
     slots: tuple[torch.Tensor, ...]
     """For each row the slots of its valid columns, int64 on the call's device, in the order of the columns."""
-    scale: float
-
-    @property
-    def group(self) -> int:
-        """Query heads that share one key head."""
-        return self.HQ // self.HKV
 
     @property
     def counts(self) -> tuple[int, ...]:
@@ -84,7 +75,7 @@ def geometry(call: Call) -> Geometry:
         raise ParameterError(ROOM, [Reason("req_to_slot", given, f"0 to {k_pool.shape[0] - 1}, the slots of the pool")])
     given_scale = call.scalars.get("softmax_scale")
     scale = width**-0.5 if given_scale is None else float(given_scale)
-    return Geometry(q.shape[0], heads, kv_heads, width, tuple(slots[b][valid[b]] for b in range(q.shape[0])), scale)
+    return Geometry(q.shape[0], heads, kv_heads, width, scale, tuple(slots[b][valid[b]] for b in range(q.shape[0])))
 
 
 def oracle_fp32(call: Call) -> dict[str, torch.Tensor]:
