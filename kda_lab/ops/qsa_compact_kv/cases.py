@@ -16,13 +16,13 @@ import torch
 
 from kda_lab.errors import ParameterError, Reason
 from kda_lab.ops.protocol import Call, Row
+from kda_lab.ops.qsa.geometry import DRAFT_STEPS as STEPS
+from kda_lab.ops.qsa.geometry import DRAFT_WIDTH, TARGET_WIDTH
+from kda_lab.ops.qsa.geometry import HEAD_DIM as WIDTH
+from kda_lab.ops.qsa.geometry import PAGE_TOKENS as PAGE
 from kda_lab.ops.qsa_compact_kv.oracle import live_counts
 from kda_lab.ops.qsa_compact_kv.spec import SPEC
 
-WIDTH = 256
-PAGE = 64
-TARGET_WIDTH, DRAFT_WIDTH = 2051, 2055
-STEPS = 4
 TOPOLOGIES = {"tp1": 2, "tp2": 1}
 """Name to HKV: the whole model on one rank, or half of it on each of two."""
 LENGTHS = ("short", "medium", "saturated", "mixed")

@@ -13,10 +13,9 @@ from dataclasses import dataclass
 import torch
 
 from kda_lab.ops.protocol import Call, FunctionArm, Mutant
+from kda_lab.ops.qsa.geometry import DRAFT_STEPS as STEPS
 from kda_lab.ops.wrong import all_zero, baked, untouched
 
-STEPS = 4
-"""Newer columns of a draft row: 2055 = 2051 + 4."""
 STALE = -1
 """A place that is counted but not written."""
 

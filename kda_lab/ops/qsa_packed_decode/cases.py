@@ -15,15 +15,12 @@ import torch
 
 from kda_lab.errors import ParameterError, Reason
 from kda_lab.ops.protocol import Call, Row
+from kda_lab.ops.qsa.geometry import DRAFT_WIDTH, TARGET_WIDTH
+from kda_lab.ops.qsa.geometry import HEAD_DIM as WIDTH
 from kda_lab.ops.qsa_packed_decode.spec import SPEC
 
-WIDTH = 256
 TOPOLOGIES = {"tp1": (24, 2), "tp2": (12, 1)}
 """Name to (HQ, HKV): the whole model on one rank, or half of it on each of two."""
-TARGET_WIDTH = 2051
-"""Most rows a target query selects: 512 blocks of 4 tokens and a tail of 3."""
-DRAFT_WIDTH = 2055
-"""Most rows a draft query selects: a frozen target selection and 4 newer tokens."""
 MIXED_CYCLE = (1, 0, 2051, 64, 65, 1537, 511, 2048)
 PUBLISHED = {1: (858,), 3: (113, 511, 908), 4: (64, 861, 1307, 2051)}
 PUBLISHED[12] = (97, 211, 389, 511, 607, 701, 809, 857, 881, 893, 907, 911)

@@ -14,14 +14,12 @@ from dataclasses import dataclass, replace
 import torch
 
 from kda_lab.errors import ParameterError, Reason
+from kda_lab.ops.qsa.geometry import DRAFT_STEPS as NEWER
+from kda_lab.ops.qsa.geometry import DRAFT_WIDTH, TARGET_WIDTH
+from kda_lab.ops.qsa.geometry import PAGE_TOKENS as PAGE
+from kda_lab.ops.qsa.geometry import RATIO as BLOCK
 
 ROOM = "qsa.paged_decode"
-PAGE = 64
-BLOCK = 4
-NEWER = 4
-"""Most newer tokens of a draft row, in its last columns."""
-TARGET_WIDTH = 2051
-DRAFT_WIDTH = TARGET_WIDTH + NEWER
 MAX_CONTEXT = 2688
 """Columns of the slot table: the longest context of a synthetic request, 42 pages."""
 STALE = 2
