@@ -13,23 +13,21 @@ import kda_lab
 from kda_lab import runtime
 from kda_lab.errors import ParameterError, Reason
 from kda_lab.notebook import display
+from kda_lab.notebook.chain_run import ChainRun
 from kda_lab.notebook.session import CANDIDATES, Session
 from kda_lab.ops.arms import SourceArm, chosen_arms
 from kda_lab.ops.protocol import Arm
 from kda_lab.ops.registry import load_op
 from kda_lab.report import figures
-from kda_lab.report.pipeline_figure import chain_foot, check_table, pipeline_table
+from kda_lab.report.pipeline_figure import chain_foot, pipeline_table
 from kda_lab.report.style import Picture
-from kda_lab.run_folder import write_json_lines
 from kda_lab.timing.chain.arms import ChainArm
 from kda_lab.timing.chain.comparison import CHAIN, compare, findings
 from kda_lab.timing.chain.faults import faults
-from kda_lab.timing.chain.judgement import Judge, check_chain
-from kda_lab.timing.chain.measure import time_chain
 from kda_lab.timing.chain.plan import ChainPlan, plan_chain
 from kda_lab.timing.chain.policies import PolicyArm, policy_arms
 from kda_lab.timing.chain.records import chain_records
-from kda_lab.timing.machine import machine_for, why_not_timed
+from kda_lab.timing.machine import why_not_timed
 from kda_lab.timing.protocol import Mode, Protocol
 from kda_lab.timing.rows import time_rows
 from kda_lab.timing.statistics import RowResult
@@ -41,19 +39,12 @@ MODES: tuple[Mode, ...] = ("cold", "eight")
 
 
 @dataclass
-class PipelineSession:
+class PipelineSession(ChainRun):
     """One run of a chain. Every method is one step and returns what the notebook shows."""
 
-    session: Session
-    op: Any
-    plan: ChainPlan
-    seed: int
-    arms: list[ChainArm] = field(default_factory=list)
-    records: list[dict[str, Any]] = field(default_factory=list)
-    """Lines of chain.jsonl."""
+    noun = "chain"
     isolated: list[dict[str, Any]] = field(default_factory=list)
     """Lines of timing.jsonl."""
-    protocol: Protocol = field(default_factory=Protocol)
 
     @classmethod
     def open(
@@ -92,12 +83,6 @@ class PipelineSession:
         ]
         return display.shown(("arm", "role", "source", "here"), lines)
 
-    def check(self) -> Styler:
-        """Every arm's chain once, untimed: first and last layer against the oracle, states, and bits of the policies."""
-        found = check_chain(self.op, self.plan, self.arms, device=self.session.device, seed=self.seed)
-        self._keep(found)
-        return display.report_table(check_table(found))
-
     def time_isolated(self, trials: int) -> str:
         """Each product in a loop of its own: cold with every arm, and with eight sets as the source thread did."""
         device = self.session.device
@@ -113,15 +98,7 @@ class PipelineSession:
 
     def time_chain(self, trials: int) -> str:
         """Every arm's chain in one CUDA graph; nothing on a CPU."""
-        self.protocol = replace(Protocol(), trials=trials)
-        reason = why_not_timed(self.session.device)
-        if reason:
-            return reason
-        machine = machine_for(self.session.device)
-        judge = Judge(self.op, self.plan)
-        timed = time_chain(self.op, self.plan, self.arms, machine=machine, protocol=self.protocol, judge=judge)
-        self._keep([*(r for r in self.records if r["kind"] != "chain"), *timed])
-        return f"{len(timed)} records of chains"
+        return self._time(trials) or f"{len(self._timed)} records of chains"
 
     def results(self, against: str = "") -> list[RowResult]:
         """Isolated and in-chain comparisons with the reference, or with another arm."""
@@ -130,7 +107,7 @@ class PipelineSession:
     def figure(self) -> Picture | str:
         """Each policy isolated and in the chain, beside the noise; also written into the run's folder."""
         if not self._timed:
-            return why_not_timed(self.session.device) or "the chain was not timed"
+            return self._why_not()
         picture = figures.pipeline(self.results(), foot=chain_foot(self._timed))
         figures.save(picture, self.session.run.path, FIGURE)
         return picture
@@ -138,20 +115,20 @@ class PipelineSession:
     def table(self, against: str = "") -> Styler | str:
         """Every arm in every place, in microseconds of one layer."""
         if not self._timed:
-            return why_not_timed(self.session.device) or "the chain was not timed"
+            return self._why_not()
         return display.report_table(pipeline_table(self.results(against)))
 
     def findings(self) -> Styler | str:
         """What became of each isolated result in the chain."""
         if not self._timed:
-            return why_not_timed(self.session.device) or "the chain was not timed"
+            return self._why_not()
         return display.shown(("what became of each isolated result",), [(text,) for text in findings(self.results())])
 
     def verdict(self) -> Verdict:
         """Judge values, bits, noise and completeness, never a speed; written into the run's folder, not raised."""
         promised = {a.name: a.arm.kernels_per_call for a in self.arms if isinstance(a.arm, PolicyArm)}
         failures = faults(self.records, kernels_per_call=promised, protocol=self.protocol)
-        checks = [r for r in self.records if r["kind"] == "check"]
+        checks = self._checks
         passed = sum(r["recheck"]["passed"] for r in checks)
         words = chain_words(self.results()) if self._timed else why_not_timed(self.session.device) or "not timed"
         evidence = {"chains_checked": len(checks), "chains_right": passed, "timed_trials": len(self._timed)}
@@ -160,12 +137,8 @@ class PipelineSession:
         return verdict
 
     @property
-    def _timed(self) -> list[dict[str, Any]]:
-        return [r for r in self.records if r["kind"] == "chain"]
-
-    def _keep(self, records: list[dict[str, Any]]) -> None:
-        self.records = records
-        write_json_lines(chain_records(self.session.run), records)
+    def _path(self) -> Path:
+        return chain_records(self.session.run)
 
 
 def chain_arms(policies: Sequence[PolicyArm], baseline: Arm, peers: Sequence[Arm], has_state: bool) -> list[ChainArm]:

@@ -3,29 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from pandas.io.formats.style import Styler
 
 from kda_lab.notebook import display
+from kda_lab.notebook.chain_run import ChainRun
 from kda_lab.notebook.session import Session
 from kda_lab.ops.arms import SourceArm
 from kda_lab.ops.registry import load_op
 from kda_lab.report import style
 from kda_lab.report.foot import order_words
-from kda_lab.report.pipeline_figure import check_table
 from kda_lab.report.style import Picture
 from kda_lab.report.trace_figure import TraceSize, trace, trace_table
-from kda_lab.run_folder import write_json_lines
 from kda_lab.timing.chain.arms import ChainArm
 from kda_lab.timing.chain.comparison import CHAIN, compare
-from kda_lab.timing.chain.judgement import Judge, check_chain
-from kda_lab.timing.chain.measure import time_chain
-from kda_lab.timing.chain.plan import ChainPlan
 from kda_lab.timing.chain.trace import calls_of, plan_trace, trace_faults
-from kda_lab.timing.machine import machine_for, why_not_timed
-from kda_lab.timing.protocol import Protocol
 from kda_lab.timing.statistics import RowResult
 from kda_lab.verify.verdict import Verdict
 
@@ -36,17 +31,10 @@ ROLES: dict[str, Any] = {"candidate": "policy", "baseline": "reference", "peer":
 
 
 @dataclass
-class TraceSession:
+class TraceSession(ChainRun):
     """One run of a trace. Every method is one step and returns what the notebook shows."""
 
-    session: Session
-    op: Any
-    plan: ChainPlan
-    seed: int
-    arms: list[ChainArm] = field(default_factory=list)
-    records: list[dict[str, Any]] = field(default_factory=list)
-    """Lines of trace.jsonl, each a record of `timing.chain`."""
-    protocol: Protocol = field(default_factory=Protocol)
+    noun = "trace"
 
     @classmethod
     def open(
@@ -95,23 +83,11 @@ class TraceSession:
         self.arms = [ChainArm(arm, ROLES[role]) for arm, role in found]
         return self.session.arm_table(found)
 
-    def check(self) -> Styler:
-        """Every arm's calls once, untimed: the first and the last forward against the oracle, all outputs written."""
-        found = check_chain(self.op, self.plan, self.arms, device=self.session.device, seed=self.seed)
-        self._keep(found)
-        return display.report_table(check_table(found))
-
     def time(self, trials: int) -> str:
         """Every arm's trace in a CUDA graph, in alternating order with an A/A control; nothing on a CPU."""
-        self.protocol = replace(Protocol(), trials=trials)
-        reason = why_not_timed(self.session.device)
-        if reason:
-            return reason
-        machine = machine_for(self.session.device)
-        judge = Judge(self.op, self.plan)
-        timed = time_chain(self.op, self.plan, self.arms, machine=machine, protocol=self.protocol, judge=judge)
-        self._keep([*(r for r in self.records if r["kind"] != "chain"), *timed])
-        return f"{len(timed)} records of traces, {timed[0].get('passes_per_graph', 0)} passes a graph"
+        reason = self._time(trials)
+        passes = self._timed[0].get("passes_per_graph", 0) if self._timed else 0
+        return reason or f"{len(self._timed)} records of traces, {passes} passes a graph"
 
     def results(self, against: str = "") -> list[RowResult]:
         """Every arm against the baseline, or against another arm."""
@@ -137,7 +113,7 @@ class TraceSession:
         sources = [a.arm for a in self.arms if isinstance(a.arm, SourceArm)]
         promised = {arm.name: arm.declaration.kernels_per_call for arm in sources}
         failures = trace_faults(self.records, self.plan, kernels_per_call=promised, protocol=self.protocol)
-        checks = [r for r in self.records if r["kind"] == "check"]
+        checks = self._checks
         right = sum(r["recheck"]["passed"] for r in checks)
         evidence = {"traces_checked": len(checks), "traces_right": right, "timed_trials": len(self._timed)}
         words = f"{right} of {len(checks)} traces of {calls_of(self.plan)} calls right; {self._words()}"
@@ -146,8 +122,8 @@ class TraceSession:
         return verdict
 
     @property
-    def _timed(self) -> list[dict[str, Any]]:
-        return [r for r in self.records if r["kind"] == "chain"]
+    def _path(self) -> Path:
+        return self.session.run.path / FILE
 
     @property
     def _size(self) -> TraceSize:
@@ -161,9 +137,6 @@ class TraceSession:
                 moved[row.label] = self.op.work.work(call).bytes_moved
         return sum(moved[row.label] for row in self.plan.rows)
 
-    def _why_not(self) -> str:
-        return why_not_timed(self.session.device) or "the trace was not timed"
-
     def _words(self) -> str:
         if not self._timed:
             return self._why_not()
@@ -171,10 +144,6 @@ class TraceSession:
         mine = [r for r in self.results() if r.role == "policy"]
         told = [f"{r.arm} {size.call_us(r) or 0:.3g} µs a call ({r.verdict or r.reason})" for r in mine]
         return "; ".join(told)
-
-    def _keep(self, records: list[dict[str, Any]]) -> None:
-        self.records = records
-        write_json_lines(self.session.run.path / FILE, records)
 
 
 def trace_foot(timed: Sequence[dict[str, Any]]) -> str:

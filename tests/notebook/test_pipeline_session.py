@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from kda_lab.errors import ParameterError
-from kda_lab.notebook import Session, pipeline_session
+from kda_lab.notebook import Session, chain_run, pipeline_session
 from kda_lab.notebook.pipeline_session import PipelineSession, chain_words, isolated_arms
 from kda_lab.ops.protocol import Launcher
 from kda_lab.timing import rows
@@ -79,8 +79,9 @@ def on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
         provenance={"device": {"type": "cuda", "name": "Toy GPU", "uuid": "test", "interpreter": False}},
         synchronise=lambda: None, release=lambda: None,
     )  # fmt: skip
-    for module in (pipeline_session, rows):
+    for module in (chain_run, pipeline_session, rows):
         monkeypatch.setattr(module, "why_not_timed", lambda device: "")
+    for module in (chain_run, rows):
         monkeypatch.setattr(module, "machine_for", lambda device: machine)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from kda_lab.notebook import Session, trace_session
+from kda_lab.notebook import Session, chain_run
 from kda_lab.notebook.trace_session import TraceSession
 from kda_lab.ops.protocol import Launcher
 from kda_lab.timing.activity import Activity
@@ -78,8 +78,8 @@ def on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
         provenance={"device": {"type": "cuda", "name": "Toy GPU", "uuid": "test", "interpreter": False}},
         synchronise=lambda: None, release=lambda: None,
     )  # fmt: skip
-    monkeypatch.setattr(trace_session, "why_not_timed", lambda device: "")
-    monkeypatch.setattr(trace_session, "machine_for", lambda device: machine)
+    monkeypatch.setattr(chain_run, "why_not_timed", lambda device: "")
+    monkeypatch.setattr(chain_run, "machine_for", lambda device: machine)
     real = ChainArm.build
 
     def build(self: ChainArm, *given: Any, **named: Any) -> Any:
