@@ -115,8 +115,15 @@ class CaptureSet:
         inputs = {n: self._build(t, entry, file, flats).to(device) for n, t in entry.tensors.items()}
         pinned = {n: self._build(t, entry, file, flats) for n, t in entry.pinned.items()}
         _check_contents(entry, {**inputs, **{f"pinned.{n}": t for n, t in pinned.items()}}, self.path / entry.file)
-        outputs = {n: torch.empty(o.shape, dtype=DTYPES[o.dtype], device=device) for n, o in entry.outputs.items()}
+        outputs = {
+            # What is updated in place has the input's strides; `restore` gives it its contents.
+            n: torch.empty_strided(inputs[n].shape, inputs[n].stride(), dtype=inputs[n].dtype, device=device)
+            if n in inputs
+            else torch.empty(o.shape, dtype=DTYPES[o.dtype], device=device)
+            for n, o in entry.outputs.items()
+        }
         call = Call(self.op, inputs, dict(entry.scalars), outputs, label=name, facts=dict(entry.facts))
+        call.restore()
         return Capture(name, entry.kind, call, pinned, self.sha256_of(name), entry)
 
     def gather_index(self, name: str, tensor: str) -> torch.Tensor | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,10 +23,10 @@ from kda_lab.ops.registry import load_op
 
 
 def launcher(entry: Callable[..., Any], spec: OpSpec, call: Call) -> Launcher:
-    """A launcher that calls `entry` with the op's signature on the buffers of `call`."""
-    tensors = [call.inputs[name] for name in spec.tensors]
+    """A launcher that calls `entry` with the op's signature on the buffers of `call`; what is updated is passed once."""
+    tensors = [call.outputs[name] if name in call.updated else call.inputs[name] for name in spec.tensors]
     scalars = {name: dtype_of(v) if name in spec.dtypes else v for name, v in call.scalars.items()}
-    keywords = {**scalars, **call.outputs}
+    keywords = {**scalars, **{name: t for name, t in call.outputs.items() if name not in call.updated}}
     return lambda: entry(*tensors, **keywords)
 
 
@@ -155,6 +156,10 @@ def exported_arm(folder: Path) -> SourceArm:
     )
 
 
+DISPATCHED = "dispatched"
+"""Name that stands for the public door among the kernels of a run."""
+
+
 @dataclass(frozen=True)
 class DispatchedArm:
     """The op through its public door: whatever dispatch picks for each call."""
@@ -173,6 +178,13 @@ class DispatchedArm:
 
     def bind(self, calls: Sequence[Call]) -> list[Launcher]:
         return [launcher(self.door, self.spec, call) for call in calls]
+
+
+def dispatched_arm(spec: OpSpec) -> DispatchedArm:
+    """The public function of an op: `kda_lab.qsa.packed_decode` of `qsa.packed_decode`."""
+    family, function = spec.name.split(".")
+    # By name: the doors are a layer above the ops.
+    return DispatchedArm(DISPATCHED, spec, getattr(importlib.import_module(f"kda_lab.{family}"), function))
 
 
 def find_arm(op_name: str, name: str) -> Arm:
@@ -195,8 +207,8 @@ def chosen_arms(
 
     Args:
         op_name: dotted name of the op.
-        kernels: what is judged: the stem of a file in `candidates / op_name`, or the name of a kernel
-            folder in `exported`.
+        kernels: what is judged: the stem of a file in `candidates / op_name`, the name of a kernel
+            folder in `exported`, or `dispatched`: the op's door, whichever kernel it picks for each call.
         baselines: names of the op's own arms; the first is the speed baseline, the others are peers.
         candidates: folder of candidate sources, one folder an op.
         exported: folder of exported kernels.
@@ -216,8 +228,10 @@ def chosen_arms(
     return arms + [(find_arm(op_name, name), role) for name, role in zip(baselines, roles, strict=False)]
 
 
-def _kernel_arm(op_name: str, name: str, candidates: Path, exported: Path) -> SourceArm:
-    """The candidate or, where there is none of that name, the exported kernel; both must be of the op."""
+def _kernel_arm(op_name: str, name: str, candidates: Path, exported: Path) -> Arm:
+    """The candidate or, where there is none of that name, the exported kernel; both must be of the op. Or its door."""
+    if name == DISPATCHED:
+        return dispatched_arm(load_op(op_name).spec)
     own = {path.stem: path for path in sorted((candidates / op_name).glob("*.py"))}
     folders = {path.parent.name: path.parent for path in sorted(exported.glob("*/contract.json"))}
     ops = {kernel: _op_of(folder) for kernel, folder in folders.items()}

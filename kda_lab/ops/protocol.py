@@ -50,7 +50,7 @@ class OpSpec:
     scalars: tuple[str, ...]
     """Keyword-only scalars."""
     outputs: tuple[str, ...]
-    """Names of the outputs; a single output is also the return value."""
+    """Names of the outputs; a single output is also the return value. One that is in `tensors` too is updated in place."""
     fallback: tuple[str, ...] = ()
     """Ordered names of what runs when no contract matches; empty: the call raises."""
     refusal: str = "unsupported call"
@@ -80,6 +80,24 @@ class Call:
     @property
     def device(self) -> torch.device:
         return next(iter(self.inputs.values())).device
+
+    @property
+    def updated(self) -> tuple[str, ...]:
+        """Outputs that the call updates in place: `inputs` holds them as they are before the call, for the oracle.
+
+        The kernel gets the memory in `outputs`, and finds there what `restore` put.
+        """
+        return tuple(name for name in self.outputs if name in self.inputs)
+
+    @property
+    def separately_judged(self) -> tuple[str, ...]:
+        """The updated outputs where there are others beside them: each kind then has a limit of its own."""
+        return self.updated if len(self.updated) < len(self.outputs) else ()
+
+    def restore(self) -> None:
+        """Put what an in-place call begins with into the memory that it updates; nothing for other calls."""
+        for name in self.updated:
+            self.outputs[name].copy_(self.inputs[name])
 
     def to(self, device: torch.device | str) -> Call:
         """The same call on another device, every tensor copied (strides kept by torch)."""

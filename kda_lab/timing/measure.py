@@ -14,7 +14,7 @@ from kda_lab.timing.activity import Activity
 from kda_lab.timing.graph import EagerTimer
 from kda_lab.timing.machine import Machine
 from kda_lab.timing.protocol import SUFFIXES, CallSize, Protocol, SetPlan, plan_sets
-from kda_lab.timing.recheck import Timed, limit_of, recheck
+from kda_lab.timing.recheck import ErrorLimits, Timed, limit_of, recheck
 from kda_lab.timing.trials import Trials
 
 ROLES = ("baseline", "candidate", "peer", "control")
@@ -119,7 +119,7 @@ class _RowTiming:
     machine: Machine
     protocol: Protocol
     slots: list[_Slot]
-    limit: float | None = None
+    limit: ErrorLimits | None = None
     """Largest error of a recheck: of the row, the same for all arms and trials; None until it is asked."""
 
     @property
@@ -187,7 +187,7 @@ class _RowTiming:
         whole_us = machine.timer.sample_us(
             replay, protocol.replays, protocol.warmup_replays, lambda: readings.append(machine.telemetry())
         )
-        timed = Timed(sets, launchers, replay, seed)
+        timed = Timed(sets, launchers, replay, seed, plan.calls_per_graph)
         judged = recheck(self.op, self.row, timed, synchronise=machine.synchronise, limit=self.limit)
         samples = [us / plan.calls_per_graph for us in whole_us]
         measured = {"samples_us": samples, "prepare_us": prepare_us, "telemetry": readings[0], "recheck": judged}

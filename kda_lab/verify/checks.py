@@ -16,7 +16,7 @@ from kda_lab.ops.registry import load_op, op_names
 from kda_lab.verify.guarded import same_bits
 from kda_lab.verify.metrics import within
 from kda_lab.verify.observation import Observation, Phase
-from kda_lab.verify.reference import LENGTHS, changes_of, judges_elements, worst_rel_l2
+from kda_lab.verify.reference import LENGTHS, changes_of, judges_elements, updates_in_place, worst_rel_l2
 
 ELEMENT_LIMIT = 1.0
 """Of an element's error over its allowance."""
@@ -115,6 +115,13 @@ def _element_max(seen: Observation) -> Finding:
     return Finding(first.contents.element_error(first.outputs), ELEMENT_LIMIT)
 
 
+def _error_updated(seen: Observation) -> Finding:
+    first = seen.phases.get("first")
+    if first is None:
+        return _missing(seen, "first")
+    return Finding(first.contents.updated_error(first.outputs), first.contents.limit_updated)
+
+
 def _originals(seen: Observation) -> list[Phase]:
     return [phase for phase in seen.phases.values() if phase.contents is seen.reference.original]
 
@@ -180,6 +187,10 @@ def _changed(name: str) -> Callable[[Observation], Finding | None]:
             element = phase.contents.element_error(phase.outputs)
             detail += f"; worst element {element:.3g} of its allowance"
             veto = veto or not within(element, ELEMENT_LIMIT)
+        if phase.contents.updated:
+            updated = phase.contents.updated_error(phase.outputs)
+            detail += f"; updated in place {updated:.3g} of {phase.contents.limit_updated:.3g}"
+            veto = veto or not within(updated, phase.contents.limit_updated)
         return Finding(error, phase.contents.limit_error, detail, veto)
 
     return judge
@@ -207,32 +218,35 @@ _BEFORE: tuple[Check, ...] = (
 _ELEMENT = Check(
     "element_max", "Error of the worst element against FP64, over the error allowed to that element.", _element_max
 )
+_UPDATED = Check("error_updated", "rel-L2 of what the call updates in place, against the FP32 oracle.", _error_updated)
 _AFTER: tuple[Check, ...] = (
     Check("state_zero", "Elements of the arm's state that are not zero between calls, a count.", _state_zero),
 )
 
 
-def checks_for(changes: tuple[str, str], by_element: bool = False) -> tuple[Check, ...]:
+def checks_for(changes: tuple[str, str], by_element: bool = False, in_place: bool = False) -> tuple[Check, ...]:
     """Every check, in the order in which a record lists them; `launch` first, so that it names a crash.
 
     Args:
         changes: names of the two changed contents. Live lengths give `changed_lengths_shorter` and
             `changed_lengths_longer`, any other name gives `changed_<name>`.
         by_element: with `element_max`, behind `row_max`.
+        in_place: with `error_updated`, behind those.
     """
     place = 1 + [check.name for check in _BEFORE].index("row_max")
-    before = (*_BEFORE[:place], _ELEMENT, *_BEFORE[place:]) if by_element else _BEFORE
-    return (*before, *(_change_check(name) for name in changes), *_AFTER)
+    own = (_ELEMENT,) * by_element + (_UPDATED,) * in_place
+    return (*_BEFORE[:place], *own, *_BEFORE[place:], *(_change_check(name) for name in changes), *_AFTER)
 
 
 def checks_of(op: Any) -> tuple[Check, ...]:
     """The checks of an op.
 
     `cases.CHANGES` names its changed contents; without it they are live lengths. Where its oracle has an
-    `allowance(call, exact)`, each element is judged by it.
+    `allowance(call, exact)`, each element is judged by it. What it updates in place beside other outputs has a limit
+    of its own.
     """
-    changes, by_element = changes_of(op), judges_elements(op)
-    return CHECKS if changes == LENGTHS and not by_element else checks_for(changes, by_element)
+    rules = (changes_of(op), judges_elements(op), updates_in_place(op))
+    return CHECKS if rules == (LENGTHS, False, False) else checks_for(*rules)
 
 
 def checks_of_name(op_name: str) -> tuple[Check, ...]:

@@ -155,10 +155,12 @@ class _Bench:
             tensor.copy_(contents.inputs[name])
 
     def launch(self, name: str, contents: Contents, launcher: Launcher, mode: str) -> Phase:
-        """Refill, poison, launch once, wait, and take down what is there now."""
+        """Refill, poison, restore what is updated in place, launch once, wait, and take down what is there now."""
         self.refill(contents)
         for buffer in self._outputs.values():
             buffer.poison(self._turn)
+        for name in self._call.updated:
+            self._outputs[name].view().copy_(self._inputs[name])
         self._turn += 1
         # Again before each launch, outside of what a graph holds: contents may be others than at the bind.
         preparation = preparation_of(launcher)

@@ -46,14 +46,23 @@ class Contents:
     limit_row_max: float
     allowance: Tensors = field(default_factory=dict)
     """How far each element may lie from the FP64 oracle; empty where the op's oracle has no `allowance`."""
+    updated: tuple[str, ...] = ()
+    """Outputs with a limit of their own, since they are updated in place: `error` and `row_error` leave them out."""
+    limit_updated: float = math.nan
+    floor_updated: float = math.nan
+    """As `floor`, of what is updated in place."""
 
     def error(self, outputs: Tensors) -> float:
         """Worst rel-L2 of the outputs against the FP32 oracle."""
-        return worst_rel_l2(outputs, self.fp32)
+        return worst_rel_l2(outputs, _without(self.fp32, self.updated))
 
     def row_error(self, outputs: Tensors) -> float:
         """Worst row of the outputs against the FP32 oracle."""
-        return metrics.worst([metrics.row_max(outputs[n], r) for n, r in self.fp32.items()])
+        return metrics.worst([metrics.row_max(outputs[n], r) for n, r in _without(self.fp32, self.updated).items()])
+
+    def updated_error(self, outputs: Tensors) -> float:
+        """Worst rel-L2 of what is updated in place against the FP32 oracle; NaN where nothing is."""
+        return worst_rel_l2(outputs, {n: self.fp32[n] for n in self.updated})
 
     def element_error(self, outputs: Tensors) -> float:
         """Worst ratio of an element's error against the FP64 oracle to its allowance; NaN where there is none."""
@@ -105,6 +114,16 @@ def changes_of(op: Any) -> tuple[str, str]:
 def judges_elements(op: Any) -> bool:
     """Whether the op says how far each element may lie from the exact one: `oracle.allowance(call, exact)`."""
     return hasattr(op.oracle, "allowance")
+
+
+def updates_in_place(op: Any) -> bool:
+    """Whether the op's calls have outputs that are `separately_judged`."""
+    both = set(op.spec.outputs) & set(op.spec.tensors)
+    return 0 < len(both) < len(op.spec.outputs)
+
+
+def _without(tensors: Tensors, names: tuple[str, ...]) -> Tensors:
+    return {n: t for n, t in tensors.items() if n not in names}
 
 
 def may_be_infinite(op: Any) -> bool:
@@ -178,12 +197,18 @@ def _contents(op: Any, name: str, call: Call, kind: str) -> tuple[Contents, Tens
     fp32, fp64, emulated = op.oracle.oracle_fp32(call), op.oracle.oracle_fp64(call), op.oracle.emulate(call)
     for oracle, tensors in (("oracle_fp32", fp32), ("oracle_fp64", fp64), ("emulate", emulated)):
         _sound(f"{oracle} on {name} contents of {call.label or 'the call'}", tensors, call.outputs, may_be_infinite(op))
-    floor = worst_rel_l2(emulated, fp64)
-    floor_row_max = metrics.worst([metrics.row_max(emulated[n], r) for n, r in fp64.items()])
+    updated = call.separately_judged
+    floor = worst_rel_l2(emulated, _without(fp64, updated))
+    floor_row_max = metrics.worst([metrics.row_max(emulated[n], r) for n, r in _without(fp64, updated).items()])
     limits = op.gates.limits(kind, floor, floor_row_max)
+    floor_updated = limit_updated = math.nan
+    if updated:
+        floor_updated = worst_rel_l2(emulated, {n: fp64[n] for n in updated})
+        limit_updated = op.gates.updated_limit(kind, floor_updated)
     allowance = _allowance(op, name, call, fp64)
     errors = (floor, floor_row_max, limits.error, limits.row_max)
-    return Contents(name, dict(call.inputs), fp32, fp64, *errors, allowance), emulated
+    in_place = (updated, limit_updated, floor_updated)
+    return Contents(name, dict(call.inputs), fp32, fp64, *errors, allowance, *in_place), emulated
 
 
 def _allowance(op: Any, name: str, call: Call, fp64: Tensors) -> Tensors:

@@ -12,7 +12,7 @@ from kda_lab.errors import VerificationError
 from kda_lab.ops.protocol import Arm
 from kda_lab.verify.checks import Check, CheckResult, checks_of
 from kda_lab.verify.observation import Observation, Settings, observe
-from kda_lab.verify.reference import Reference, make_reference, worst_rel_l2
+from kda_lab.verify.reference import Contents, Reference, make_reference, worst_rel_l2
 from kda_lab.verify.tamper import require_untouched
 
 
@@ -30,7 +30,11 @@ class Replay:
     device: str
     checks: tuple[CheckResult, ...]
     errors: dict[str, float | None]
-    """`fp32 fp64 pinned row_max floor floor_row_max pinned_fp32`: rel-L2; None where there is nothing to compare."""
+    """`fp32 fp64 pinned row_max floor floor_row_max pinned_fp32`: rel-L2; None where there is nothing to compare.
+
+    With `updated` and `floor_updated` where the op updates tensors in place that have a limit of their own; the
+    others leave those out, except for `fp64`.
+    """
     skipped: dict[str, str] = field(default_factory=dict)
     """Check name to the reason why it does not apply."""
     scalars: dict[str, Any] = field(default_factory=dict)
@@ -118,9 +122,17 @@ def _errors(seen: Observation) -> dict[str, float | None]:
         "fp64": worst_rel_l2(outputs, original.fp64) if outputs else None,
         "pinned": worst_rel_l2(outputs, reference.pinned) if outputs and reference.pinned else None,
         "row_max": original.row_error(outputs) if outputs else None,
+        **(_updated_errors(original, outputs) if original.updated else {}),
         "floor": original.floor,
         "floor_row_max": original.floor_row_max,
         "pinned_fp32": reference.pinned_fp32,
+    }
+
+
+def _updated_errors(original: Contents, outputs: dict[str, torch.Tensor] | None) -> dict[str, float | None]:
+    return {
+        "updated": original.updated_error(outputs) if outputs else None,
+        "floor_updated": original.floor_updated,
     }
 
 

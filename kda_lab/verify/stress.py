@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from kda_lab.errors import Reason, VerificationError
-from kda_lab.ops.protocol import Arm, Launcher
+from kda_lab.ops.protocol import Arm, Call, Launcher
 from kda_lab.verify.guarded import GuardedBuffer, bits, copy_strided
 from kda_lab.verify.launching import ArmFailure, bind_one, nonzero_state, run_arm
 from kda_lab.verify.reference import Reference
@@ -65,13 +65,13 @@ def _hammer(arm: Arm, reference: Reference, launches: int) -> tuple[int, dict[st
     buffers = {n: GuardedBuffer(t) for n, t in reference.call.outputs.items()}
     call = reference.call.with_inputs(**inputs).with_outputs(**{n: b.view() for n, b in buffers.items()})
     launcher = bind_one(arm, call, device)
-    first = run_arm("launch", lambda: _launch(launcher, buffers, 0), device)
+    first = run_arm("launch", lambda: _launch(launcher, call, buffers, 0), device)
     differing = torch.zeros((), dtype=torch.int64, device=device)
 
     def again() -> None:
         # No wait between launches: a race that only shows back to back must be able to show.
         for turn in range(1, launches + 1):
-            now = _launch(launcher, buffers, turn)
+            now = _launch(launcher, call, buffers, turn)
             unequal = torch.stack([(now[n] != first[n]).any() for n in now])
             differing.add_(unequal.any())
 
@@ -80,8 +80,9 @@ def _hammer(arm: Arm, reference: Reference, launches: int) -> tuple[int, dict[st
     return int(differing), state
 
 
-def _launch(launcher: Launcher, buffers: dict[str, GuardedBuffer], turn: int) -> dict[str, torch.Tensor]:
+def _launch(launcher: Launcher, call: Call, buffers: dict[str, GuardedBuffer], turn: int) -> dict[str, torch.Tensor]:
     for buffer in buffers.values():
         buffer.poison(turn)
+    call.restore()
     launcher()
     return {n: bits(b.view()).clone() for n, b in buffers.items()}

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import kda_lab.qsa
 from kda_lab import runtime
 from kda_lab.dispatch.kernel_files import source_digest
 from kda_lab.errors import KernelLoadError, ParameterError, UnavailableError
@@ -107,6 +108,12 @@ def test_the_door_is_no_arm_on_a_cpu() -> None:
     door = arms.DispatchedArm("dispatched", load_op(OP).spec, print)
     assert door.unavailable(torch.device("cpu")).startswith("unavailable, because dispatch serves CUDA devices")
     assert door.unavailable(torch.device("cuda", 0)) == ""
+
+
+def test_the_door_can_stand_among_the_kernels() -> None:
+    """Its name gives the op's public function, in the candidate's place."""
+    ((arm, role),) = arms.chosen_arms(OP, ["dispatched"], [], CANDIDATES, EXPORTED)
+    assert (arm.name, role, arm.door) == ("dispatched", "candidate", kda_lab.qsa.packed_decode)
 
 
 def test_a_launcher_passes_the_op_s_signature() -> None:

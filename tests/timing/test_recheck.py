@@ -28,7 +28,7 @@ def judge(op: Any, row: Any) -> Judge:
         sets = op.make_sets(row, count, 1, torch.device("cpu"))
         for call in sets:
             call.outputs["out"].copy_(call.inputs["x"] * 2)
-        timed = recheck.Timed(sets, [replay] * count, lambda: replay(sets), seed=1)
+        timed = recheck.Timed(sets, [replay] * count, lambda: replay(sets), seed=1, calls=count)
         return recheck.recheck(op, row, timed, synchronise=lambda: None)
 
     return run
@@ -137,11 +137,14 @@ def test_limit_is_the_synthetic_one_at_the_floor_of_the_row(op: Any, row: Any) -
     op.gates = SimpleNamespace(limits=limits)
     op.oracle.emulate = lambda call: {"out": call.inputs["x"] * 2.5}
     sets = op.make_sets(row, 2, 1, torch.device("cpu"))
-    timed = recheck.Timed(sets, [double] * 2, lambda: double(sets), seed=1)
+    timed = recheck.Timed(sets, [double] * 2, lambda: double(sets), seed=1, calls=2)
     found = recheck.recheck(op, row, timed, synchronise=lambda: None)
     assert asked == [("synthetic", pytest.approx(0.25))]
     assert found["limit"] == 0.25
-    assert recheck.recheck(op, row, timed, synchronise=lambda: None, limit=0.0)["limit"] == 0.0
+    assert (
+        recheck.recheck(op, row, timed, synchronise=lambda: None, limit=recheck.ErrorLimits(0.0, math.nan))["limit"]
+        == 0.0
+    )
 
 
 def test_an_exact_row_demands_equal_values(op: Any, row: Any, judge: Judge) -> None:
@@ -179,7 +182,7 @@ def test_a_launcher_that_prepares_does_it_again(op: Any, row: Any) -> None:
 
     launchers = [Prepared(call) for call in sets]
     timed = recheck.Timed(
-        sets, launchers, lambda: log.append("replay") or ([launch() for launch in launchers] and None), 1
+        sets, launchers, lambda: log.append("replay") or ([launch() for launch in launchers] and None), 1, 2
     )
     assert recheck.recheck(op, row, timed, synchronise=lambda: None)["passed"]
     assert log == ["prepare", "prepare", "replay"]

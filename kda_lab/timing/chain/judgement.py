@@ -93,7 +93,7 @@ class Judge:
         """Limit of one product, by the gate of the op on values like these."""
         label = self.plan.rows[number].label
         if label not in self.limits:
-            self.limits[label] = limit_of(self.op, call)
+            self.limits[label] = limit_of(self.op, call).plain
         return self.limits[label]
 
 

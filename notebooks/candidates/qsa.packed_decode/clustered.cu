@@ -127,6 +127,14 @@ __device__ __forceinline__ float quad_sum(float x) {
     return x + __shfl_xor_sync(~0u, x, 2);
 }
 
+// Launched programmatically, this kernel's CTAs may start while an earlier kernel of the stream still runs: nothing of its
+// memory may be touched before it has ended.
+__device__ __forceinline__ void wait_for_earlier_kernels() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+
+// The stream's next kernel may come in once all CTAs have said so. Said before the tiles were read, its CTAs would take
+// their places beside ours on few SMs: 16 saturated rows then took 30.5 us, and 24.9 us this way (H200).
+__device__ __forceinline__ void let_next_kernel_start() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+
 // The key, of eight, that stands in a column of a score product (and in a row of the V operand).
 __device__ __forceinline__ int key_of_column(int column) { return (column >> 1) + 4 * (column & 1); }
 
@@ -446,6 +454,7 @@ __device__ __forceinline__ void attend(char* shared, const uint4 (&q)[8][2], con
         add_values<C, KEYS>(heads, p_at, v);
         at = at + C::STAGE_BYTES == ring + STAGES * C::STAGE_BYTES ? ring : at + C::STAGE_BYTES;
     }
+    let_next_kernel_start();
     int live = min(tiles, ranks);
     if (live <= 1) {
         // Nothing to merge, and nobody waits: a CTA that has left counts as arrived.
@@ -486,12 +495,13 @@ __global__ void __launch_bounds__(WARPS* LANES, CTAS)
     extern __shared__ __align__(128) char shared[];
     int ranks = cluster_size(), slot = blockIdx.x / ranks;
     int sequence = slot / kv_heads, group = slot % kv_heads;
-    int start = __ldg(ends + sequence), length = __ldg(ends + sequence + 1) - start;
     if (ranks > 1) {
         if (threadIdx.x == 0) start_barrier(shared_address(shared + Cut<WARPS, KEYS, STAGES>::BARRIER_AT));
         __syncwarp();
         cluster_arrive();
     }
+    wait_for_earlier_kernels();
+    int start = __ldcg(ends + sequence), length = __ldcg(ends + sequence + 1) - start;
     long long heads = (long long)slot * HEADS * D;
     uint4 query[8][2];
     load_query(q + heads, query);
