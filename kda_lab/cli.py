@@ -283,6 +283,9 @@ def export(
     kernels_dir: Annotated[Path | None, typer.Option(help="Package folder of exported kernels.")] = None,
     evidence_dir: Annotated[Path, typer.Option(help="Folder of committed evidence.")] = REPORTS / "evidence",
     device: Annotated[str, typer.Option(help="Where bits are compared: auto, cpu or cuda.")] = "auto",
+    leave_to: Annotated[
+        list[str] | None, typer.Option(help="Exported kernel whose shapes stay its own, repeated.")
+    ] = None,
 ) -> None:
     """Export a candidate whose runs passed: every gate is checked again; a failure leaves the package untouched."""
     from kda_lab.dispatch.dispatcher import KERNELS_DIR  # lazy: torch
@@ -303,6 +306,7 @@ def export(
         captures=sets,
         architectures=tuple(capability_of(a) for a in arch) if arch else ARCHITECTURES,
         device=device,
+        leave_to=leave_to or (),
     )
     typer.echo(f"exported to {done}")
 

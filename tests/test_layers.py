@@ -33,12 +33,13 @@ MAY_IMPORT["export"] = set(MAY_IMPORT) | {"verify", "timing"}
 MAY_IMPORT["report"] = MAY_IMPORT["export"] | {"export"}
 MAY_IMPORT["referee"] = MAY_IMPORT["report"] | {"report"}
 MAY_IMPORT["batch"] = MAY_IMPORT["report"] | {"report"}
-MAY_IMPORT["notebook"] = MAY_IMPORT["report"] | {"report", "suites", "referee"}
+MAY_IMPORT["projection"] = MAY_IMPORT["referee"] | {"referee"}
+MAY_IMPORT["notebook"] = MAY_IMPORT["report"] | {"report", "suites", "referee", "projection"}
 MAY_IMPORT["suites"] = MAY_IMPORT["timing"] | {"verify", "timing"}
 MAY_IMPORT["audit"] = MAY_IMPORT["export"] | {"export"}
 MAY_IMPORT["cli"] = MAY_IMPORT["batch"] | {"batch", "notebook", "referee", "audit"}
 
-DOORS = ("nvfp4", "qsa")
+DOORS = ("kda", "nvfp4", "qsa")
 EXPORTED_MAY_IMPORT = {"torch", "triton", "cuda"}
 
 

@@ -97,14 +97,16 @@ def signature_faults(entry: ast.FunctionDef, spec: OpSpec) -> list[str]:
     positional = tuple(a.arg for a in [*arguments.posonlyargs, *arguments.args])
     if positional != spec.tensors:
         faults.append(f"{entry.name} takes by position {list(positional)}; {spec.name} gives {list(spec.tensors)}")
-    keywords, wanted = keywords_of(entry), (*spec.scalars, *spec.outputs)
+    # What is updated in place is passed by position, and once.
+    outputs = [name for name in spec.outputs if name not in spec.tensors]
+    keywords, wanted = keywords_of(entry), (*spec.scalars, *outputs)
     missing = [name for name in wanted if name not in keywords]
     foreign = [name for name, default in keywords.items() if name not in wanted and not default]
     if missing:
         faults.append(f"{entry.name} lacks the keywords {missing} of {spec.name}")
     if foreign:
         faults.append(f"{entry.name} demands the keywords {foreign}, which {spec.name} does not give")
-    if given := [name for name in spec.outputs if keywords.get(name, "None") != "None"]:
+    if given := [name for name in outputs if keywords.get(name, "None") != "None"]:
         faults.append(f"the outputs {given} of {entry.name} have another default than None")
     if arguments.vararg or arguments.kwarg:
         faults.append(f"{entry.name} takes starred arguments, which hide what it does with a misspelt one")

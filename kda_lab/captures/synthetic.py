@@ -33,9 +33,13 @@ def synthetic_set(
     Raises:
         ParameterError: the op, or one of the labels, is unknown.
     """
+    return write_rows(op, path, _chosen(list(load_op(op).cases.rows()), labels), seed=seed, replace=replace)
+
+
+def write_rows(op: str, path: str | Path, rows: Sequence[Row], *, seed: int, replace: bool = False) -> Path:
+    """As `synthetic_set`, of rows that need not be among those of the op's `cases.rows()`."""
     cases = load_op(op).cases
-    chosen = _chosen(list(cases.rows()), labels)
-    drafts = [_draft(row, cases.synthesise(row, seed, "cpu"), seed) for row in chosen]
+    drafts = [_draft(row, cases.synthesise(row, seed, "cpu"), seed) for row in rows]
     note = f"Synthetic: drawn by the op's cases from seed {seed}. No model and no text was involved."
     return write_set(path, op, drafts, note=note, replace=replace)
 

@@ -140,9 +140,12 @@ class Tap:
         self._inside.busy = True
         try:
             arguments = bind(found.function, args, named, found.bound_first)
+            updated: tuple[str, ...] = ()
             if self.op in op_names():
-                arguments = of_op(arguments, load_op(self.op).spec)
-            return _copied(arguments, self.about.outputs)
+                spec = load_op(self.op).spec
+                arguments = of_op(arguments, spec)
+                updated = tuple(name for name in spec.outputs if name in spec.tensors)
+            return _copied(arguments, self.about.outputs, updated)
         # Expected: arguments that do not fit, a device error while copying, no memory. The host must not notice.
         except Exception as error:  # noqa: BLE001
             self._failure("arguments", error)
@@ -231,10 +234,11 @@ def _key_of_entry(entry: CaptureEntry) -> str:
     return repr((contents, sorted((n, repr(s)) for n, s in entry.scalars.items())))
 
 
-def _copied(arguments: Arguments, outputs: tuple[str, ...]) -> _Before:
-    written = {n: t for n, t in arguments.tensors.items() if n in outputs}
+def _copied(arguments: Arguments, outputs: tuple[str, ...], updated: tuple[str, ...]) -> _Before:
+    """What the call begins with; a tensor that the op updates in place is among the inputs and among what is written."""
+    written = {n: t for n, t in arguments.tensors.items() if n in (*outputs, *updated)}
     scalars = {n: s for n, s in arguments.scalars.items() if n not in outputs}
-    packed = pack({n: t for n, t in arguments.tensors.items() if n not in outputs})
+    packed = pack({n: t for n, t in arguments.tensors.items() if n not in outputs or n in updated})
     tensors = {}
     for name, entry in packed.tensors.items():
         if entry.strided is not None:

@@ -43,6 +43,12 @@ class TensorFacts:
         """Row-major without gaps; the stride of an axis of extent 1 does not matter."""
         return _dense(self.shape, self.strides)
 
+    def contiguous_behind(self, leading: int) -> bool:
+        """Row-major without gaps once the first `leading` dimensions are taken away, whatever their strides."""
+        return len(self.strides) == len(self.shape) and (
+            0 in self.shape or _dense(self.shape[leading:], self.strides[leading:])
+        )
+
     @property
     def transposed(self) -> bool:
         """Row-major without gaps once the last two dimensions are swapped; false below two dimensions."""

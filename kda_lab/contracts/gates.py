@@ -41,6 +41,9 @@ class TensorGate(Data):
     """Row-major without gaps. False allows any strides."""
     transposed: bool = False
     """Row-major without gaps once its last two dimensions are swapped: strides (1, rows) where it has two."""
+    free_leading: int = Field(default=0, ge=0)
+    """Leading dimensions with any stride, where the others are row-major without gaps: 1 for rows of a wider tensor, or
+    for slots of a pool that several layers share."""
     alignment_bytes: Annotated[int, AfterValidator(_power_of_two)] = 1
     """The data pointer must be a multiple of this: a power of two, at most 256."""
     optional: bool = False
@@ -53,6 +56,15 @@ class TensorGate(Data):
             raise ValueError(
                 f"transposed is True with contiguous {self.contiguous} and {len(self.shape)} dimensions; "
                 "allowed: contiguous True and two dimensions or more"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _free_strides_leave_a_layout(self) -> Self:
+        if self.free_leading and (not self.contiguous or self.transposed or self.free_leading >= len(self.shape)):
+            raise ValueError(
+                f"free_leading is {self.free_leading} with contiguous {self.contiguous}, transposed {self.transposed} "
+                f"and {len(self.shape)} dimensions; allowed: contiguous True, transposed False and more dimensions"
             )
         return self
 

@@ -124,14 +124,18 @@ def _one_tensor(name: str, gate: TensorGate, facts: TensorFacts, interpreted: bo
     if facts.device_type != gate.device and not interpreted:
         yield Reason(f"{name}.device", repr(facts.device), f"a {gate.device} device", f"Move {name}.")
     if gate.contiguous:
-        yield from _layout_reasons(name, gate.transposed, facts)
+        yield from _layout_reasons(name, gate, facts)
     if facts.alignment % gate.alignment_bytes:
         given, allowed = f"{facts.alignment} bytes", f"a multiple of {gate.alignment_bytes} bytes"
         yield Reason(f"{name}.alignment", given, allowed, f"Clone {name}, or slice it at an aligned offset.")
 
 
-def _layout_reasons(name: str, transposed: bool, facts: TensorFacts) -> Iterator[Reason]:
-    if not transposed and not facts.contiguous:
+def _layout_reasons(name: str, gate: TensorGate, facts: TensorFacts) -> Iterator[Reason]:
+    transposed, free = gate.transposed, gate.free_leading
+    if free and not facts.contiguous_behind(free):
+        allowed = f"contiguous strides for the last {len(facts.shape) - free} dimensions of {facts.shape!r}"
+        yield Reason(f"{name}.strides", repr(facts.strides), allowed, f"Call {name}.contiguous().")
+    if not transposed and not free and not facts.contiguous:
         remedy = f"Call {name}.contiguous()."
         yield Reason(f"{name}.strides", repr(facts.strides), f"contiguous strides for {facts.shape!r}", remedy)
     if transposed and not facts.transposed:

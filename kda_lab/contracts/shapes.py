@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from pydantic import Field, model_validator
 from typing_extensions import Self
@@ -66,6 +67,11 @@ def holds(value: Extents, extent: int) -> bool:
     if isinstance(value, AxisRange):
         return extent in value
     return extent == value if isinstance(value, int) else extent in value
+
+
+def rule_holds(rule: ShapeRule, axes: Mapping[str, Any]) -> bool:
+    """Whether every axis that the rule names is there and within it."""
+    return all(name in axes and holds(value, axes[name]) for name, value in rule.axes.items())
 
 
 def in_words(value: Extents) -> str:

@@ -20,6 +20,11 @@ from kda_lab.contracts.facts import ALIGNMENT_LIMIT_BYTES, CallFacts, call_facts
 from kda_lab.dispatch.explanation import Explanation
 from kda_lab.dispatch.fallback import FallbackFunction, chain_reasons
 from kda_lab.dispatch.flashinfer_fp4 import MM_FP4
+from kda_lab.dispatch.kda_decode import FUSED_DECODE, PACKED_DECODE
+from kda_lab.dispatch.kda_prefill import CHUNK_PREFILL
+from kda_lab.dispatch.kda_replay import REPLAY_DECODE
+from kda_lab.dispatch.kda_residuals import ATTN_RESIDUALS
+from kda_lab.dispatch.kda_verify import FOLD, VERIFY_RING, VERIFY_SNAPSHOTS
 from kda_lab.dispatch.loader import KernelFolder, LoadedKernel, load_kernel, read_contracts
 from kda_lab.dispatch.qsa_attention import PAGED_DECODE
 from kda_lab.dispatch.qsa_index import BLOCK_SCORES, COMPRESS_KEYS
@@ -277,5 +282,8 @@ def _require_own_names(folders: Iterable[KernelFolder], functions: Mapping[str, 
 
 QSA_STAGES = (COMPRESS_KEYS, BLOCK_SCORES, TOPK_BLOCKS, EXPAND_BLOCKS, COMPACT_KV, PAGED_DECODE)
 """The torch functions of the stages around packed decode, in the order of the pipeline."""
-DISPATCHER = Dispatcher(fallbacks=(MM_FP4, *QSA_STAGES))
+KDA_DECODE = (PACKED_DECODE, FUSED_DECODE, VERIFY_SNAPSHOTS, VERIFY_RING, FOLD, REPLAY_DECODE)
+KDA_OPS = (*KDA_DECODE, CHUNK_PREFILL, ATTN_RESIDUALS)
+"""The torch functions of Kimi Delta Attention."""
+DISPATCHER = Dispatcher(fallbacks=(MM_FP4, *QSA_STAGES, *KDA_OPS))
 """The dispatcher of this process, shared by all doors; nothing is read before its first call."""

@@ -111,7 +111,8 @@ def compact_kv(
     valid = (tokens >= 0) & (tokens < lengths[:, None])
     # A row's number in the packed order is the count of valid tokens before it, over all rows.
     total = valid.flatten().cumsum(0)
-    cu_seqlens_k[0] = 0
+    # Not `[0] = 0`, which copies a host scalar: no graph could hold that.
+    cu_seqlens_k[:1].zero_()
     cu_seqlens_k[1:] = total[width - 1 :: width]
     named = torch.where(valid, tokens, 0).long()
     slots = req_to_slot[requests.long()[:, None], named].long()

@@ -19,10 +19,11 @@ from kda_lab.ops.protocol import Call
 
 
 def fresh_output(call: Call, bind: Callable[[list[Call]], list[Callable[[], None]]]) -> dict[str, torch.Tensor]:
-    """Outputs of one launch on private copies of the call's tensors, poisoned before."""
+    """Outputs of one launch on private copies of the call's tensors, poisoned before; what is updated begins as given."""
     private = call.to(call.device)
     for tensor in private.outputs.values():
         tensor.view(torch.uint8).fill_(0xFF)
+    private.restore()
     (launch,) = bind([private])
     launch()
     return private.outputs

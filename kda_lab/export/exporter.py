@@ -20,7 +20,8 @@ from kda_lab.contracts.model import Contract, Evidence, Qualification, ShapeRule
 from kda_lab.contracts.shapes import require_within
 from kda_lab.dispatch.fallback import chain_reasons
 from kda_lab.dispatch.kernel_files import CUDA, source_digest
-from kda_lab.errors import ExportError, Reason, UnavailableError
+from kda_lab.dispatch.loader import read_contracts
+from kda_lab.errors import ExportError, ParameterError, Reason, UnavailableError
 from kda_lab.export import assembly, evidence, fresh_process
 from kda_lab.export.candidate import Candidate, read_candidate
 from kda_lab.export.compile_gate import compile_units
@@ -52,6 +53,7 @@ def export_kernel(
     captures: Sequence[Path],
     architectures: Sequence[Capability] = ARCHITECTURES,
     device: str = "auto",
+    leave_to: Sequence[str] = (),
 ) -> Path:
     """Export one candidate and return its folder in `kernels_dir`.
 
@@ -64,17 +66,37 @@ def export_kernel(
         architectures: compiled ahead of time. Those with evidence become `qualified`, the others `compiled`,
             or `refused` where they do not compile.
         device: where the bits are compared: `auto`, `cpu` or `cuda`.
+        leave_to: exported kernels of the same op whose dispatched shapes this one shall not take.
 
     Raises:
         ExportError: a gate failed; the room names it, and the package is as it was.
+        ParameterError: a name in `leave_to` is no exported kernel of the op.
     """
-    judged = judge(runs, candidate, captures)
+    judged = judge(runs, candidate, captures, _served(kernels_dir, candidate, leave_to))
     with export_lock(kernels_dir):
         return _export(judged, kernels_dir, evidence_dir, captures, tuple(architectures), device)
 
 
-def judge(runs: Sequence[RunFolder], candidate: Path, captures: Sequence[Path]) -> Judged:
+def _served(kernels_dir: Path, candidate: Path, names: Sequence[str]) -> tuple[ShapeRule, ...]:
+    """What the named kernels take."""
+    if not names:
+        return ()
+    op = read_candidate(candidate).declaration.op
+    contracts = {folder.contract.kernel: folder.contract for folder in read_contracts(kernels_dir)}
+    own = sorted(name for name, contract in contracts.items() if contract.op == op)
+    if unknown := [name for name in names if name not in own]:
+        raise ParameterError(
+            "export", [Reason("leave_to", repr(unknown), f"kernels of {op}: {', '.join(own) or 'none'}")]
+        )
+    return tuple(rule for name in names for rule in contracts[name].dispatched)
+
+
+def judge(
+    runs: Sequence[RunFolder], candidate: Path, captures: Sequence[Path], served: Sequence[ShapeRule] = ()
+) -> Judged:
     """Gates declaration to dispatched: what the source says and what the records prove; launches nothing.
+
+    `served` are shapes that other kernels take.
 
     Raises:
         ExportError: the first of these gates that failed.
@@ -89,7 +111,7 @@ def judge(runs: Sequence[RunFolder], candidate: Path, captures: Sequence[Path]) 
         evidence.check_scalars(found, read.declaration)
         evidence.check_power(found)
         evidence.check_timing(found, read.declaration)
-    rules = dispatched_rules(read.declaration, _pooled(evidences))
+    rules = dispatched_rules(read.declaration, _pooled(evidences), served)
     # What stands in the op's fallback chain serves every callable shape, faster or not.
     if not rules and read.declaration.kernel not in spec.fallback:
         verdicts = ", ".join(f"{r.row} {r.verdict or r.reason}" for e in evidences.values() for r in e.rows)
@@ -112,7 +134,7 @@ def _require_op(candidate: Candidate, spec: OpSpec) -> None:
     declaration, where = candidate.declaration, f"{candidate.path.name}: CONTRACT"
     reasons = chain_reasons(declaration, spec, where)
     for part, declared, of_op, needed in (
-        ("tensors", declaration.tensors, (*spec.tensors, *spec.outputs), spec.tensors),
+        ("tensors", declaration.tensors, tuple(dict.fromkeys((*spec.tensors, *spec.outputs))), spec.tensors),
         ("scalars", declaration.scalars, spec.scalars, spec.scalars),
     ):
         missing = [name for name in needed if name not in declared]
@@ -120,6 +142,10 @@ def _require_op(candidate: Candidate, spec: OpSpec) -> None:
         for words, names in (("without", missing), ("with", foreign)):
             given = f"{words} {', '.join(names)}"
             reasons += [Reason(f"{where}.{part}", given, f"those of {spec.name}: {', '.join(of_op)}")] if names else []
+    for name in (n for n in spec.outputs if n in spec.tensors and n in declaration.tensors):
+        if declaration.tensors[name].optional:
+            allowed = f"False: {spec.name} updates it in place, so a call always gives it"
+            reasons.append(Reason(f"{where}.tensors.{name}.optional", "True", allowed))
     if reasons:
         raise ExportError("export.declaration", reasons)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from types import ModuleType
 from typing import Any
 
 from kda_lab.errors import ExportError, ParameterError, Reason
@@ -51,8 +52,22 @@ def _allowed(record: Record, where: str) -> dict[str, float]:
         limits = gates.limits(record["capture_kind"], floor, row_floor)
     except ParameterError as error:
         raise ExportError("export.replays", f"{where}: {error}") from error
+    allowed = {"error_fp32": limits.error, "row_max": limits.row_max}
+    if any(check["name"] == "error_updated" for check in record["checks"]):
+        allowed["error_updated"] = _allowed_updated(record, where, gates)
     exact = {gate.gate: 0.0 for gate in gates.TOLERANCES if gate.real == 0 == gate.synthetic}
     element = {
         gate.gate: getattr(gate, record["capture_kind"]) for gate in gates.TOLERANCES if gate.gate == "element_max"
     }
-    return {"launch": 0.0, **exact, **element, "error_fp32": limits.error, "row_max": limits.row_max}
+    return {"launch": 0.0, **exact, **element, **allowed}
+
+
+def _allowed_updated(record: Record, where: str, gates: ModuleType) -> float:
+    """The largest limit of what is updated in place that its own floor justifies."""
+    floor = record["errors"].get("floor_updated")
+    if not is_finite_number(floor):
+        reason = Reason(
+            f"{where}: errors", repr({"floor_updated": floor}), "a finite floor of what is updated in place"
+        )
+        raise ExportError("export.replays", [reason])
+    return float(gates.updated_limit(record["capture_kind"], floor))

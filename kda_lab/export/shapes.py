@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from kda_lab.contracts.dimensions import axis_of
 from kda_lab.contracts.model import AxisRange, Declaration, ShapeRule
+from kda_lab.contracts.shapes import rule_holds
 
 
 class MeasuredRow(Protocol):
@@ -43,13 +44,15 @@ def range_axis(declaration: Declaration) -> str | None:
     return found.pop() if len(found) == 1 else None
 
 
-def dispatched_rules(declaration: Declaration, rows: Rows) -> tuple[ShapeRule, ...]:
+def dispatched_rules(declaration: Declaration, rows: Rows, served: Sequence[ShapeRule] = ()) -> tuple[ShapeRule, ...]:
     """Shape rules that the rows support; empty when no measured value has only faster rows.
 
     Args:
         declaration: names the axes and the range axis.
         rows: the candidate's rows, of every run and architecture; those without a verdict count as not faster.
+        served: shapes that other kernels take; rows that lie in one are left out.
     """
+    rows = [row for row in rows if not any(rule_holds(rule, row.axes) for rule in served)]
     axis = range_axis(declaration)
     fixed = [n for n in contract_axes(declaration) if n != axis]
     groups: dict[tuple[tuple[str, int], ...], list[MeasuredRow]] = defaultdict(list)

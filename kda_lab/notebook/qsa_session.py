@@ -50,9 +50,11 @@ PARTS = ("compaction", "packed attention")
 PAGED = "paged attention"
 SCORE_TOLERANCE = 1e-2
 """How far a block left out may lie above a chosen one, as a share of the row's largest score: BF16 keys were scored."""
-CALLS_PER_GRAPH = 256
-"""Fewer than the protocol allows: the small stages move some kilobytes, stay in the L2 whatever is rotated, and their
-torch baselines launch ten kernels a call: 16384 calls would take minutes to capture."""
+CALLS_PER_GRAPH = 1024
+"""Fewer than the protocol allows, and enough for 1 ms of the fastest stage: the small ones move some kilobytes and stay in
+the L2 whatever is rotated; 16384 calls would take minutes to capture."""
+GRAPH_US = 20_000.0
+"""Of a graph: the torch baselines of the small stages launch ten kernels a call, of 270 us."""
 SHOWN_ROWS = 8
 
 
@@ -212,7 +214,7 @@ class QsaSession:
         self.not_timed = why_not_timed(device)
         if self.not_timed:
             return self.not_timed
-        protocol = replace(Protocol(), trials=trials, max_calls_per_graph=CALLS_PER_GRAPH)
+        protocol = replace(Protocol(), trials=trials, max_calls_per_graph=CALLS_PER_GRAPH, max_graph_us=GRAPH_US)
         for stage in (*SELECTING, *PARTS):
             op, rows = timing_row(self.calls[stage])
             arms: list[tuple[Arm, str]] = [(self.arms[stage], "candidate"), (op.baselines.ARMS[0], "baseline")]

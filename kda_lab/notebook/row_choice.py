@@ -38,6 +38,36 @@ def chosen_rows(op: str, groups: Sequence[str], batches: Sequence[int], kinds: S
     return found
 
 
+def matching_rows(op: str, axes: Mapping[str, Sequence[Any]]) -> list[Row]:
+    """Rows of an op's `cases.rows()`, in their order, that have one of the given values on each given axis.
+
+    Args:
+        op: its dotted name.
+        axes: axis to the values to take, such as `{"HV": [12], "B": [1, 2]}`; an axis left out binds nothing.
+
+    Raises:
+        ParameterError: a value given twice, an axis or value that no row has, or no row with all of it.
+    """
+    _require_once({name: list(values) for name, values in axes.items()})
+    offered = list(load_op(op).cases.rows())
+    reasons = []
+    for name, values in axes.items():
+        known = list(dict.fromkeys(repr(row.parameters[name]) for row in offered if name in row.parameters))
+        if absent := [repr(value) for value in values if repr(value) not in known]:
+            reasons.append(Reason(f"axes[{name!r}]", ", ".join(absent), ", ".join(known) or "no axis of this name"))
+    found = [row for row in offered if all(_has(row, name, values) for name, values in axes.items())]
+    if not found and not reasons:
+        reasons.append(Reason("axes", repr(dict(axes)), f"values that one of the {len(offered)} rows has together"))
+    if reasons:
+        raise ParameterError("notebook", reasons)
+    return found
+
+
+def _has(row: Row, name: str, values: Sequence[Any]) -> bool:
+    # By repr, so that True is not taken for 1.
+    return name in row.parameters and repr(row.parameters[name]) in map(repr, values)
+
+
 def _require_once(lists: Mapping[str, Sequence[object]]) -> None:
     doubled = {field: sorted({repr(v) for v in values if list(values).count(v) > 1}) for field, values in lists.items()}
     reasons = [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,8 @@ from kda_lab.captures.rows import capture_rows
 from kda_lab.captures.store import CaptureSet
 from kda_lab.errors import ParameterError, Reason
 from kda_lab.notebook import display
-from kda_lab.notebook.row_choice import chosen_rows
+from kda_lab.notebook.arm_choice import given_or_all
+from kda_lab.notebook.row_choice import chosen_rows, matching_rows
 from kda_lab.ops.arms import SourceArm, chosen_arms
 from kda_lab.ops.protocol import Arm, Row
 from kda_lab.ops.registry import Op
@@ -132,6 +133,10 @@ class Session:
         """Rows of the op's cases, or those that its source published: see `row_choice.chosen_rows`."""
         return chosen_rows(op, groups, batches, kinds)
 
+    def rows_where(self, op: str, axes: Mapping[str, Sequence[Any]]) -> list[Row]:
+        """Rows of the op's cases whose axes have one of these values: see `row_choice.matching_rows`."""
+        return matching_rows(op, axes)
+
     def capture_table(self, captures: Any) -> Styler:
         """Name, kind, axes, lengths (or class, for an op without lengths) and hash of each capture."""
         lines, head = [], "class"
@@ -156,17 +161,18 @@ class Session:
         """Candidates, the baseline and its peers.
 
         Args:
+            kernels: as `chosen_arms`; empty: every candidate of the op.
+            baselines: as `chosen_arms`; empty: all of the op's arms, in its order.
             trials, modes: what the run is to be timed with later, where it is: refused here and not after the replays.
 
         Raises:
-            ParameterError: a name or mode is unknown, trials is below 1, or there is no kernel, baseline or mode.
+            ParameterError: a name or mode is unknown, trials is below 1, or there is no candidate, arm or mode.
         """
         _protocols(Protocol().trials if trials is None else trials, ("cold",) if modes is None else modes)
-        if not kernels or not baselines:
-            given = f"{len(kernels)} kernels and {len(baselines)} baselines"
-            raise ParameterError("notebook", [Reason("arms", repr(given), "at least one of each")])
+        candidates = runtime.project_path(CANDIDATES)
+        kernels, baselines = given_or_all(op, kernels, baselines, candidates)
         exported = Path(kda_lab.__file__).parent / "kernels"
-        arms = chosen_arms(op, kernels, baselines, runtime.project_path(CANDIDATES), exported)
+        arms = chosen_arms(op, kernels, baselines, candidates, exported)
         sources = [a for a, _ in arms if isinstance(a, SourceArm)]
         self.kernels_per_call = {a.name: a.declaration.kernels_per_call for a in sources}
         self.fallbacks = frozenset(a.name for a in sources if a.declaration.kernel in a.spec.fallback)

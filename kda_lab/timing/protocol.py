@@ -53,6 +53,8 @@ class Protocol:
     """More launches than this take too long to capture; a row that needs more sets stays warm."""
     memory_share: float = 0.4
     """Part of the device's memory that the input sets of one arm may take."""
+    max_graph_us: float = math.inf
+    """A slow call gets fewer input sets than a cold time needs, so that one graph stays below this; its row is then `warm`."""
     copy_allowance: float = 1.02
     """Bandwidth above this many times the measured memory rate cannot come from memory: the time is warm.
 
@@ -123,6 +125,7 @@ _LEAST = {
     "warmup_replays": 0,
     "replays": 1,
     "max_calls_per_graph": 1,
+    "max_graph_us": 0.0,
     "copy_allowance": 0.0,
     "resamples": 100,
     "seed": 0,
@@ -170,7 +173,8 @@ def plan_sets(size: CallSize, estimate_us: float, protocol: Protocol) -> SetPlan
             [Reason("bytes_per_call", repr(size.bytes_per_call), "more than 0", "Correct the op's work model.")],
         )
     wanted = max(protocol.minimum_sets, math.ceil(protocol.l2_multiple * size.l2_bytes / size.bytes_per_call))
-    sets = min(wanted, protocol.max_calls_per_graph)
+    within_time = max(protocol.minimum_sets, int(min(protocol.max_graph_us / max(estimate_us, 1e-3), wanted)))
+    sets = min(within_time, protocol.max_calls_per_graph)
     _require_memory(sets, size, protocol)
     calls_for_time = math.ceil(protocol.min_graph_us / max(estimate_us, 1e-3))
     rounds = max(1, min(math.ceil(calls_for_time / sets), protocol.max_calls_per_graph // sets))

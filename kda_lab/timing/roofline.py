@@ -16,6 +16,8 @@ from kda_lab.timing.protocol import COLD_L2_MULTIPLE
 COPY_BYTES = 1 << 30
 """Size of the measured copy and reduction: far above any L2."""
 COPY_REPEATS = 15
+PROBE_WARM_UP = 60
+"""Launches before a probe is timed, some 20 ms: after three, one run in four read 12 % too low, its clocks still rising."""
 INVALID_ABOVE = 2.0
 """Bandwidth above this many times the memory rate is no cache effect: work is missing."""
 
@@ -36,7 +38,7 @@ def measure_read_bandwidth(device: torch.device) -> float:
 def _median_us(launch: Callable[[], object], device: torch.device) -> float:
     with torch.cuda.device(device):
         marks = [torch.cuda.Event(enable_timing=True) for _ in range(COPY_REPEATS + 1)]
-        for _ in range(3):
+        for _ in range(PROBE_WARM_UP):
             launch()
         marks[0].record()
         for mark in marks[1:]:

@@ -57,6 +57,13 @@ def test_a_wrong_signature_is_told(signature: str, words: str) -> None:
     assert any(words in fault for fault in signature_faults(entry(signature), SPEC))
 
 
+def test_what_is_updated_in_place_is_no_keyword() -> None:
+    """A tensor that is input and output is taken by position, once."""
+    spec = OpSpec(name="toy.add", tensors=("a", "b"), scalars=("scale",), outputs=("out", "b"))
+    assert signature_faults(entry("a, b, *, scale, out=None"), spec) == []
+    assert "takes by position" in signature_faults(entry("a, *, scale, out=None, b=None"), spec)[0]
+
+
 @given(st.permutations(["scale", "out=None", "extra=1"]))
 def test_the_order_of_keywords_means_nothing(keywords: list[str]) -> None:
     """Keyword-only parameters in any order are the same signature."""

@@ -69,6 +69,23 @@ def test_transposed_agrees_with_torch(shape: list[int], order: list[int], step: 
 
 
 @pytest.mark.parametrize(
+    ("view", "free", "right"),
+    [
+        (torch.zeros(4, 8)[:, :5], 1, True),
+        (torch.zeros(4, 8)[:, :5], 0, False),
+        (torch.zeros(4, 8)[:, ::2], 1, False),
+        (torch.zeros(3, 4, 2, 2)[:, ::3], 2, True),
+        (torch.zeros(3, 4, 2, 2)[:, ::3], 1, False),
+        (torch.zeros(4, 0), 1, True),
+    ],
+    ids=["row-slice", "not-free", "column-step", "slots-of-layers", "one-free", "empty"],
+)
+def test_leading_strides_may_be_left_out(view: torch.Tensor, free: int, right: bool) -> None:
+    """Rows of a wider tensor and slots of a pool are contiguous behind their leading dimensions."""
+    assert tensor_facts(view).contiguous_behind(free) is right
+
+
+@pytest.mark.parametrize(
     ("shape", "strides"), [((), ()), ((4,), (1,)), ((2, 2), (1,))], ids=["scalar", "vector", "broken"]
 )
 def test_nothing_below_two_dimensions_is_transposed(shape: tuple[int, ...], strides: tuple[int, ...]) -> None:

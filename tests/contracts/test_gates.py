@@ -21,6 +21,17 @@ def test_transposed_needs_two_dimensions_and_a_layout(shape: list[str], contiguo
         TensorGate.model_validate({"dtypes": ["uint8"], "shape": shape, "contiguous": contiguous, "transposed": True})
 
 
+@pytest.mark.parametrize(
+    "others", [{"contiguous": False}, {"transposed": True}, {"shape": ["B"]}], ids=["any", "transposed", "all-free"]
+)
+def test_free_leading_strides_leave_a_layout_behind_them(others: dict[str, Any]) -> None:
+    """Strides are freed in front of dimensions that stay row-major: not beside any strides, nor all of them."""
+    gate = {"dtypes": ["bfloat16"], "shape": ["B", "C"], "free_leading": 1}
+    assert TensorGate.model_validate(gate).free_leading == 1
+    with pytest.raises(ValidationError, match=r"free_leading is 1 with contiguous .*; allowed: contiguous True, trans"):
+        TensorGate.model_validate({**gate, **others})
+
+
 def test_a_gate_is_not_transposed_by_default() -> None:
     """Contracts that were written before the field exists mean what they meant."""
     assert not TensorGate(dtypes=("uint8",), shape=("K", "N")).transposed

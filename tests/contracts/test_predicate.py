@@ -235,6 +235,18 @@ def test_boundary_is_accepted(case: str, contract: Contract, calls: Any) -> None
     assert decision
 
 
+def test_free_leading_strides_are_taken_and_others_refused(contract: Contract, calls: Any) -> None:
+    """Rows of a wider tensor pass a gate that frees the first stride; a step between columns does not."""
+    gates = {**contract.tensors, "q": contract.tensors["q"].model_copy(update={"free_leading": 1})}
+    freed = contract.model_copy(update={"tensors": gates})
+    assert check(freed, calls.change(calls.good(), q={"strides": (2 * 24 * 256, 256, 1)}))
+    (reason,) = check(freed, calls.change(calls.good(), q={"strides": (24 * 512, 512, 2)})).reasons
+    assert str(reason) == (
+        "q.strides is (12288, 512, 2); allowed: contiguous strides for the last 2 dimensions of (4, 24, 256). "
+        "Call q.contiguous()."
+    )
+
+
 def test_all_reasons_come_at_once(contract: Contract, calls: Any) -> None:
     """A call with five faults gets all five reasons, not only the first."""
     facts = calls.change(calls.good(), q={"dtype": "float16"}, k={"alignment": 4}, cu_seqlens_q={"dtype": "int64"})

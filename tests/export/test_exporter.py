@@ -386,6 +386,24 @@ def test_a_declaration_of_another_signature_than_its_ops_is_refused(
         judge([], path, [])
 
 
+def test_what_the_op_updates_in_place_may_not_be_optional(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tensor that is input and output is given in every call; declared so, the next gate is reached."""
+    op = exporter.load_op("qsa.packed_decode")
+    in_place = replace(op, spec=replace(op.spec, outputs=("out", "k")))
+    monkeypatch.setattr(exporter, "load_op", lambda name: in_place)
+    with pytest.raises(ExportError, match=r"^export\.evidence: "):
+        judge([], TOY, [])
+    text = TOY.read_text()
+    gate = '"k": {"dtypes": ["bfloat16"], "shape": ["N", "HKV", 256]'
+    assert text.count(gate) == 1
+    path = tmp_path / TOY.name
+    path.write_text(text.replace(gate, gate + ', "optional": True'))
+    with pytest.raises(
+        ExportError, match=r"CONTRACT\.tensors\.k\.optional is True; allowed: False: qsa\.packed_decode"
+    ):
+        judge([], path, [])
+
+
 def test_the_export_asks_for_every_dtype(
     site: Site, run: RunFolder, quick: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -35,6 +35,35 @@ def test_limit_may_be_what_the_gates_give_and_no_more(replay: dict[str, Any], na
         check_limits(replay)
 
 
+def with_updated(replay: dict[str, Any], monkeypatch: pytest.MonkeyPatch, limit: float, **errors: Any) -> None:
+    """The record as an op would have it whose gates allow what is updated in place three times its floor."""
+    gates = load_op(replay["op"]).gates
+    monkeypatch.setattr(gates, "updated_limit", lambda kind, floor: 3 * floor, raising=False)
+    replay["checks"].append({"name": "error_updated", "passed": True, "value": 0.0, "limit": limit, "detail": ""})
+    replay["errors"] |= errors
+
+
+def test_what_is_updated_in_place_has_a_limit_from_its_own_floor(
+    replay: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three times that floor is accepted and more is refused, whatever the floor of the other outputs."""
+    with_updated(replay, monkeypatch, 3e-6, floor_updated=1e-6)
+    check_limits(replay)
+    check(replay, "error_updated")["limit"] = 4e-6
+    with pytest.raises(ExportError, match="limit of error_updated is 4e-06; allowed: at most 3e-06"):
+        check_limits(replay)
+
+
+@pytest.mark.parametrize("errors", [{}, {"floor_updated": None}, {"floor_updated": "0"}])
+def test_a_limit_of_what_is_updated_needs_its_floor(
+    replay: dict[str, Any], monkeypatch: pytest.MonkeyPatch, errors: dict[str, Any]
+) -> None:
+    """A record without the floor cannot show that its limit was right."""
+    with_updated(replay, monkeypatch, 1e-6, **errors)
+    with pytest.raises(ExportError, match=r"errors is \{'floor_updated': .*allowed: a finite floor of what is updated"):
+        check_limits(replay)
+
+
 @pytest.mark.parametrize("name", ["launch", "guards", "repeat_bits", "state_zero"])
 def test_exact_checks_allow_nothing(replay: dict[str, Any], name: str) -> None:
     """A count that must be zero cannot be given room by its record."""

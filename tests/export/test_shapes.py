@@ -50,6 +50,16 @@ def test_consecutive_faster_batches_form_one_range() -> None:
     assert rule.basis == "bracketed by measured rows at B = 1, 4, 8, all faster beyond noise (short)"
 
 
+def test_what_another_kernel_takes_is_left_to_it() -> None:
+    """Rows within its rules, single ones of replays too, neither begin nor carry a range; those beside them do."""
+    rows = [measured(1), measured(4), measured(3, kind="captured"), measured(8), measured(16)]
+    taken = ShapeRule(axes={"HQ": 12, "B": AxisRange(minimum=1, maximum=7)})
+    (rule,) = dispatched_rules(DECLARATION, rows, [taken])
+    assert rule.axes["B"] == AxisRange(minimum=8, maximum=16)
+    assert dispatched_rules(DECLARATION, rows, [ShapeRule(axes={"HKV": 1})]) == ()
+    assert len(dispatched_rules(DECLARATION, rows, [ShapeRule(axes={"HKV": 2})])) == 1
+
+
 @pytest.mark.parametrize("verdict", ["slower", "same", "ambiguous", ""])
 def test_row_that_is_not_faster_splits_the_range(verdict: str) -> None:
     """Slower, same, ambiguous and unmeasured rows end a range: their batch and the gaps beside it are left out."""

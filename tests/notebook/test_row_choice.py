@@ -68,3 +68,27 @@ def test_values_that_exclude_each_other_are_refused(monkeypatch: pytest.MonkeyPa
     assert [r.label for r in chosen_rows(GEMM, ["published"], [2], ["exact"])] == ["r2"]
     with pytest.raises(ParameterError, match=r"batches is \[1\]; allowed: 2. .* none together with the other list"):
         chosen_rows(GEMM, ["published"], [1, 2], ["exact"])
+
+
+def test_rows_are_matched_by_their_axes() -> None:
+    """Every row with one of the values on each given axis, in the op's order; nothing given binds nothing."""
+    found = row_choice.matching_rows(QSA, {"HQ": [12], "B": [1, 4], "lengths": ["short"]})
+    assert [r.label for r in found] == ["tp2-B1-short", "tp2-B4-short"]
+    assert row_choice.matching_rows(QSA, {}) == list(load_op(QSA).cases.rows())
+
+
+@pytest.mark.parametrize(
+    ("axes", "words"),
+    [
+        ({"B": [3]}, r"axes\['B'\] is 3; allowed: 1, 2, 4"),
+        ({"B": [True]}, r"axes\['B'\] is True; allowed: 1"),
+        ({"width": [1]}, r"axes\['width'\] is 1; allowed: no axis of this name"),
+        ({"B": []}, r"axes is \{'B': \[\]\}; allowed: values that one of the \d+ rows has together"),
+        ({"HQ": [24], "HKV": [1]}, "allowed: values that one of the"),
+        ({"B": [1, 1]}, "allowed: each value once"),
+    ],
+)
+def test_axes_that_take_no_row_are_refused(axes: dict[str, list[int]], words: str) -> None:
+    """An unknown axis or value by its name, and values that no row has together."""
+    with pytest.raises(ParameterError, match=words):
+        row_choice.matching_rows(QSA, axes)

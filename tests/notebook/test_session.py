@@ -12,6 +12,7 @@ import pytest
 from kda_lab.errors import CaptureError, ParameterError, VerificationError
 from kda_lab.notebook import Session
 from kda_lab.notebook import session as session_module
+from kda_lab.ops.registry import load_op
 from kda_lab.timing.rows import TimingRun
 
 SET = "data/captures/qsa.packed_decode"
@@ -81,13 +82,12 @@ def test_captures_are_chosen_by_name(session: Session) -> None:
         session.captures(SET, ["tp3-q1"])
 
 
-@pytest.mark.parametrize(
-    ("kernels", "baselines"), [([], ["per_head"]), (["grouped"], [])], ids=["kernels", "baselines"]
-)
-def test_a_run_needs_both_sides(session: Session, kernels: list[str], baselines: list[str]) -> None:
-    """Without a kernel or without a baseline there is nothing to compare."""
-    with pytest.raises(ParameterError, match="at least one of each"):
-        session.arms("qsa.packed_decode", kernels, baselines)
+def test_an_empty_list_of_arms_takes_all(session: Session) -> None:
+    """Every candidate of the op's folder, and every arm of the op with the baseline first."""
+    roles = [(arm.name, role) for arm, role in session.arms("qsa.compact_kv", [], [])]
+    own = [arm.name for arm in load_op("qsa.compact_kv").baselines.ARMS]
+    assert [name for name, role in roles if role == "candidate"] == ["ranked"]
+    assert roles[1:] == [(own[0], "baseline"), *((name, "peer") for name in own[1:])]
 
 
 @pytest.mark.parametrize(

@@ -58,6 +58,15 @@ def test_sets_are_capped_by_the_calls_of_a_graph() -> None:
     assert (plan.input_sets, plan.calls_per_graph, plan.bytes_rotated) == (16384, 16384, 1_048_576)
 
 
+def test_sets_are_capped_by_the_time_of_a_graph() -> None:
+    """A slow call that moves little gets as many sets as the graph may last, never fewer than two."""
+    protocol = Protocol(max_graph_us=20_000.0)
+    plan = plan_sets(size(64), 200.0, protocol)
+    assert (plan.input_sets, plan.calls_per_graph) == (100, 100)
+    assert plan_sets(size(64), 50_000.0, protocol).input_sets == 2
+    assert plan_sets(size(16_896_000), 18.0, protocol) == plan_sets(size(16_896_000), 18.0, Protocol())
+
+
 @given(st.integers(1, 2_000_000_000), st.floats(0.01, 100_000.0))
 def test_the_mode_eight_takes_exactly_eight_sets(bytes_per_call: int, estimate_us: float) -> None:
     """Eight sets whatever a call moves, in a graph of whole rounds and at least 1 ms unless capped."""

@@ -1,0 +1,64 @@
+"""What the cases of the KDA ops share: generators from labels, slots without order, memory with gaps."""
+
+from __future__ import annotations
+
+import hashlib
+
+import torch
+
+ROW_GAP = 64
+"""Elements between the operand rows of a guarded call: a multiple of any alignment."""
+SLOT_GAP = 4 * 73
+"""Elements between the slots of a guarded call, as the source thread has them."""
+PADDING_EVERY = 4
+"""Requests from one of padding to the next, the first included, where a call has padding."""
+SPARE_SLOTS = 1
+"""Slots of a pool beyond those that the requests need: one is there to keep its bits."""
+
+
+def generator_of(op: str, label: str, seed: int, device: torch.device | str) -> torch.Generator:
+    """A generator that (op, label, seed) alone decide, for one type of device."""
+    digest = hashlib.sha256(f"{op} {label} {seed}".encode()).digest()
+    return torch.Generator(device).manual_seed(int.from_bytes(digest[:7], "big"))
+
+
+def slot_indices(batch: int, padding: bool, generator: torch.Generator) -> torch.Tensor:
+    """[batch] int32: distinct slots of a pool of `batch` + 1 in an order of their own; some -1 where there is padding."""
+    order = torch.randperm(batch + SPARE_SLOTS, generator=generator)[:batch]
+    if padding:
+        order[::PADDING_EVERY] = -1
+    return order.int()
+
+
+def live_count(batch: int, padding: bool) -> int:
+    """How many of `slot_indices` are not padding."""
+    return batch - len(range(0, batch, PADDING_EVERY)) * padding
+
+
+def on_lines(sets: torch.Tensor) -> torch.Tensor:
+    """[count, …]: the same, each set on memory that starts on a multiple of 16 bytes; contiguous within a set."""
+    line, size = 16 // sets.element_size(), sets[0].numel()
+    if size % line == 0:
+        return sets
+    padded = torch.zeros(sets.shape[0], -(-size // line) * line, dtype=sets.dtype, device=sets.device)
+    padded[:, :size] = sets.flatten(1)
+    return padded[:, :size].unflatten(1, sets.shape[1:])
+
+
+def spaced_rows(rows: torch.Tensor, gap: int = ROW_GAP) -> torch.Tensor:
+    """[B, …] as a view of rows that are `gap` elements further apart, with NaN between them."""
+    flat = rows.flatten(1)
+    wide = torch.full((flat.shape[0], flat.shape[1] + gap), float("nan"), dtype=rows.dtype, device=rows.device)
+    wide[:, : flat.shape[1]] = flat
+    return wide[:, : flat.shape[1]].unflatten(1, rows.shape[1:])
+
+
+def grown_pool(pool: torch.Tensor) -> torch.Tensor:
+    """[slots + 1, …]: the pool with a slot more, which holds numbers too, and gaps of NaN between slots."""
+    return spaced_rows(torch.cat([pool, pool[:1].flip(-1)]), SLOT_GAP)
+
+
+def moved(indices: torch.Tensor, turn: int, slots: int) -> torch.Tensor:
+    """Indices of the same requests in other slots, and padding at other requests."""
+    turned = indices.roll(1)
+    return torch.where(turned < 0, turned, (turned + turn) % slots)

@@ -1,0 +1,151 @@
+"""What a prefill kernel must beat: the usual four launches in plain Triton, eager torch, fla-core's chunk_kda.
+
+The first arm is the speed baseline: every ratio of a report divides by it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from kda_lab import interpreter, runtime
+from kda_lab.ops import arms
+from kda_lab.ops.kda.chunked import chunked
+from kda_lab.ops.kda_chunk_prefill.oracle import compute
+from kda_lab.ops.protocol import Arm, Call, FunctionArm, Launcher
+
+FLA = "fla.ops.kda"
+
+
+def bound_of(call: Call) -> float | None:
+    """The lower bound of a call's gate; None for the softplus gate."""
+    given = call.scalars.get("lower_bound")
+    return None if given is None else float(given)
+
+
+def memory_of(call: Call) -> dict[str, torch.Tensor]:
+    """The op's tensors as a launch may use them: the pool that it updates, and the inputs that it reads."""
+    return {**call.inputs, "state": call.outputs["state"]}
+
+
+class PlainLauncher:
+    """Runs one call with the table of its chunks, which is read on the host beforehand."""
+
+    def __init__(self, module: Any, call: Call) -> None:
+        self._module, self._call = module, call
+        self.prepare()
+
+    def prepare(self) -> None:
+        """Make the table of chunks again: other lengths, other chunks."""
+        self._where = self._module.tables(self._call.inputs["cu_seqlens"])
+
+    def __call__(self) -> None:
+        self._module.prefill(memory_of(self._call), bound_of(self._call), self._call.outputs["out"], self._where)
+
+
+@dataclass(frozen=True)
+class PlainArm:
+    """`plain.py`: gate and sums, scores and inverse, states, outputs, with all that lies between them in memory."""
+
+    name: str = "plain_four_launches"
+    reads_live_lengths: bool = False
+
+    @property
+    def source_sha256(self) -> str:
+        return hashlib.sha256(Path(__file__).with_name("plain.py").read_bytes()).hexdigest()
+
+    def unavailable(self, device: torch.device) -> str:
+        """Why its kernels cannot run on `device`; empty when they can."""
+        return arms.cuda_or_interpreter(device, self.name)
+
+    def bind(self, calls: Sequence[Call]) -> list[Launcher]:
+        """One launcher a call; on a CPU the interpreter is mended first."""
+        if calls[0].device.type == "cpu":
+            interpreter.ensure_faithful()
+        from kda_lab.ops.kda_chunk_prefill import plain  # lazy: triton
+
+        return [PlainLauncher(plain, call) for call in calls]
+
+
+def _torch(call: Call) -> None:
+    """torch: chunk by chunk in FP32, in some two hundred launches a chunk; reads lengths on the host."""
+    found = compute(call.with_inputs(state=call.outputs["state"]), torch.float32, chunked)
+    call.outputs["out"].copy_(found["out"])
+    call.outputs["state"].copy_(found["state"])
+
+
+@dataclass(frozen=True)
+class FlaArm:
+    """fla-core's chunk_kda, V first, from raw gates, with normalisation and gate in its kernels.
+
+    It takes states by sequence and returns new tensors: the named states are copied out and back, and the output into
+    place, which the timed launch includes (about 12 us of 550 at 8192 tokens and 12 heads). Lengths and padding are read
+    on the host, so a launcher serves those only.
+    """
+
+    name: str = "fla_chunk_kda"
+    source_sha256: str = ""
+    reads_live_lengths: bool = False
+
+    def unavailable(self, device: torch.device) -> str:
+        """Why fla-core cannot run on `device`; empty when it can."""
+        if device.type != "cuda":
+            return f"unavailable, because fla-core needs a CUDA device and this one is {device.type}"
+        return runtime.import_optional(FLA).reason
+
+    def bind(self, calls: Sequence[Call]) -> list[Launcher]:
+        """One launcher a call."""
+        prefill = runtime.import_optional(FLA).module.chunk_kda  # type: ignore[union-attr]
+        return [FlaLauncher(prefill, call) for call in calls]
+
+
+class FlaLauncher:
+    """Runs one call on the lengths and slots that it had when it was bound."""
+
+    def __init__(self, prefill: Any, call: Call) -> None:
+        i, self._prefill, self._call = call.inputs, prefill, call
+        live = (i["state_indices"] >= 0) & (i["cu_seqlens"].diff() > 0)
+        self._rows, self._all = live.nonzero()[:, 0], bool(live.all())
+        self._slots = i["state_indices"][self._rows].long()
+        self._ends = i["cu_seqlens"].long() if i["state_indices"].numel() > 1 else None
+        counts = i["cu_seqlens"].diff().long()
+        # -1 among the indices: its tokens are computed with the others, then overwritten.
+        self._padding = (i["state_indices"] < 0).repeat_interleave(counts)
+        self._has_padding = bool(self._padding.any())
+
+    def __call__(self) -> None:
+        i, call = self._call.inputs, self._call
+        pool, bound = call.outputs["state"], bound_of(call)
+        T, HV = i["v"].shape[:2]
+        start = torch.zeros(i["state_indices"].numel(), *pool.shape[1:], dtype=pool.dtype, device=pool.device)
+        has = i["has_state"][self._rows].view(-1, 1, 1, 1)
+        start[self._rows] = pool[self._slots] * has
+        out, last = self._prefill(
+            i["q"][None],
+            i["k"][None],
+            i["v"][None],
+            i["a"].view(1, T, HV, -1),
+            i["beta"][None],
+            A_log=i["a_log"],
+            dt_bias=i["dt_bias"],
+            initial_state=start,
+            output_final_state=True,
+            use_qk_l2norm_in_kernel=True,
+            use_gate_in_kernel=True,
+            safe_gate=bound is not None,
+            lower_bound=bound,
+            state_v_first=True,
+            cu_seqlens=self._ends,
+        )
+        call.outputs["out"].copy_(out[0])
+        if self._has_padding:
+            call.outputs["out"].masked_fill_(self._padding[:, None, None], 0.0)
+        pool.index_copy_(0, self._slots, last[self._rows])
+
+
+ARMS: tuple[Arm, ...] = (PlainArm(), FunctionArm("torch_chunked", _torch), FlaArm())

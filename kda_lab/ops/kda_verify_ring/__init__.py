@@ -1,0 +1,1 @@
+"""KDA verification of draft tokens that leaves a ring of the tokens, from which a fold makes the state."""

@@ -1,0 +1,15 @@
+"""What a verify kernel with a ring must beat: the unfused chain, the chain that keeps snapshots as well, eager torch.
+
+The first arm is the speed baseline: every ratio of a report divides by it.
+"""
+
+from __future__ import annotations
+
+from kda_lab.ops.kda.verify_arms import ChainArm, torch_reference
+from kda_lab.ops.protocol import Arm, FunctionArm
+
+ARMS: tuple[Arm, ...] = (
+    ChainArm("chain"),
+    ChainArm("chain_with_snapshots", snapshots=True),
+    FunctionArm("reference", torch_reference),
+)

@@ -1,0 +1,24 @@
+"""Signature of `kda.verify_ring`, and what happens when no kernel may run: a registered torch function computes it."""
+
+from __future__ import annotations
+
+from kda_lab.ops.protocol import OpSpec
+
+SPEC = OpSpec(
+    name="kda.verify_ring",
+    tensors=(
+        "mixed_qkv",
+        "conv_state",
+        "conv_weight",
+        "a",
+        "b",
+        "a_log",
+        "dt_bias",
+        "state",
+        "state_indices",
+    ),
+    scalars=("lower_bound",),
+    outputs=("out", "windows", "ring_k", "ring_v", "ring_g", "ring_beta"),
+    fallback=("kda_verify_ring_torch",),
+    refusal="unsupported KDA verify call",
+)

@@ -1,0 +1,11 @@
+"""What a verify kernel with snapshots must beat: the unfused chain and eager torch.
+
+The first arm is the speed baseline: every ratio of a report divides by it.
+"""
+
+from __future__ import annotations
+
+from kda_lab.ops.kda.verify_arms import ChainArm, torch_reference
+from kda_lab.ops.protocol import Arm, FunctionArm
+
+ARMS: tuple[Arm, ...] = (ChainArm("chain"), FunctionArm("reference", torch_reference))

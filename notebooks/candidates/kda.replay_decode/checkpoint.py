@@ -1,0 +1,481 @@
+"""KDA decode that seldom writes its state: a checkpoint, and a ring of what the tokens since then have added to it.
+
+One program owns a block of value channels of one head of one request and reads its part of the checkpoint and the
+records of the ring once. Where nothing is flushed the present state is never made: its products with k̂ and q̂ are those
+of the checkpoint, decayed, plus for each record a dot product of two keys times the record's delta. The token is then
+appended to the ring. A flush makes the state by running the records over the checkpoint and writes it: with the present
+token (the ring is empty afterwards), or, circular, without it (it becomes record 0). Without records a flush is packed
+decode, operation for operation: with a ring of one place the bits are the same.
+
+Pre-decayed keys are stored times exp(-E), with E the sum of the log-decays since the checkpoint, which the ring keeps in
+the place of each token's own: a record then costs no exponential and no log-decay. A circular flush writes a record that
+the request's other programs would still read, so one program then owns a whole query head. FP32 arithmetic; deltas and
+keys are rounded to the ring's dtype where they are stored.
+
+Imports torch and triton only. Idea: source threads (sglang PR 28511, 33630 and 37739); code written here.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+BLOCK_V = 64
+"""Value channels a program."""
+NUM_WARPS = 4
+LANE = 16
+"""Key channels a lane: 4, 8 or 16."""
+CIRCULAR_BLOCK_V = 128
+CIRCULAR_WARPS = 8
+ONE_PLACE = (16, 1, 4)
+"""Block, warps and lane for a ring of one place: those of packed decode, whose order of additions its bits need."""
+MAX_REGISTERS = 168
+"""Of a thread; None leaves it to the compiler."""
+MAX_LENGTH = 64
+MOST_PREDECAYED = 16
+MOST_DECAY = 80.0
+"""Largest (L - 1)·|lower_bound| of pre-decayed keys: exp(80) times a key still fits into FP32 and BF16."""
+LEAST_BOUND = -5.0
+MAX_BATCH = 65535
+WIDTHS = (16, 32, 48, 64, 80, 96, 100, 128)
+
+
+@triton.jit
+def _spread(p_any, o_tile, never, LANE: tl.constexpr):
+    """Give each lane LANE consecutive channels of the tile at `o_tile`: a load of narrow elements that never happens.
+
+    The compiler lays a tile out by the widest access to it, 16 bytes a lane. Lanes that hold 16 of 128 channels in the
+    place of 4 add up a row in 3 exchanges for 4 rows at once, in the place of 5 for each row.
+    """
+    if LANE == 16:
+        tl.load(p_any.to(tl.pointer_type(tl.int8)) + o_tile, mask=(o_tile >= 0) & never, volatile=True)
+    if LANE == 8:
+        tl.load(p_any.to(tl.pointer_type(tl.int16)) + o_tile, mask=(o_tile >= 0) & never, volatile=True)
+
+
+@triton.jit
+def _sigmoid(x):
+    # Clamped, so that exp2 stays finite: below 2^-126 the result is no different for any use here.
+    return 1.0 / (1.0 + tl.exp2(tl.minimum(-x * 1.4426950408889634, 126.0)))
+
+
+@triton.jit
+def _log2_decay(b_x, a_log, lower_bound, SAFE: tl.constexpr):
+    """Base-2 logarithm of one head's decay, in the order in which packed decode multiplies."""
+    rate = tl.exp2(a_log * 1.4426950408889634)
+    if SAFE:
+        z = lower_bound * 1.4426950408889634 * _sigmoid(rate * b_x)
+    else:
+        soft = tl.where(b_x > 20.0, b_x, tl.log(1.0 + tl.exp2(tl.minimum(b_x, 20.0) * 1.4426950408889634)))
+        z = -rate * 1.4426950408889634 * soft
+    return z
+
+
+@triton.jit
+def _advance(b_s, b_decay, n_k, n_q, b_v, beta, overlap):
+    """One token on a state at hand, as packed decode does it: output, delta, new state."""
+    b_s = b_s * b_decay[None, :]
+    b_d = beta * (b_v - tl.sum(b_s * n_k[None, :], axis=1))
+    b_o = tl.sum(b_s * n_q[None, :], axis=1) + b_d * overlap
+    b_s += b_d[:, None] * n_k[None, :]
+    return b_o, b_d, b_s
+
+
+@triton.jit
+def _replayed(b_s, p_d, p_k, p_g, m_v, m_k, records, b_all, V: tl.constexpr, K: tl.constexpr, PRE: tl.constexpr):
+    """The state after `records` records; `b_all` is the decay of all of them together."""
+    for j in range(0, records):
+        b_d = tl.load(p_d + j * V, mask=m_v, other=0.0).to(tl.float32)
+        b_k = tl.load(p_k + j * K, mask=m_k, other=0.0).to(tl.float32)
+        if not PRE:
+            b_s = b_s * tl.exp2(tl.load(p_g + j * K, mask=m_k, other=0.0) * 1.4426950408889634)[None, :]
+        b_s = b_s + b_d[:, None] * b_k[None, :]
+    if PRE:
+        b_s = b_s * b_all[None, :]
+    return b_s
+
+
+@triton.jit
+def _replay_decode_kernel(
+    p_qkv,
+    p_a,
+    p_b,
+    p_a_log,
+    p_dt,
+    p_state,
+    p_ring_d,
+    p_ring_k,
+    p_ring_g,
+    p_positions,
+    p_index,
+    p_out,
+    lower_bound,
+    scale,
+    stride_qkv,
+    stride_a,
+    stride_b,
+    stride_state,
+    H: tl.constexpr,
+    HV: tl.constexpr,
+    K: tl.constexpr,
+    V: tl.constexpr,
+    L: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    BLOCK_V: tl.constexpr,
+    BLOCK_L: tl.constexpr,
+    LANE: tl.constexpr,
+    SAFE: tl.constexpr,
+    CIRCULAR: tl.constexpr,
+    PRE: tl.constexpr,
+    FORCE: tl.constexpr,
+):
+    i_b = tl.program_id(2).to(tl.int64)
+    GROUP: tl.constexpr = HV // H
+    # Circular: a program owns all heads and blocks that read the record it will overwrite.
+    HEADS_EACH: tl.constexpr = GROUP if CIRCULAR else 1
+    BLOCKS_EACH: tl.constexpr = (V + BLOCK_V - 1) // BLOCK_V if CIRCULAR else 1
+    index = tl.load(p_index + i_b)
+    o_k = tl.arange(0, BLOCK_K)
+    m_k = o_k < K
+    if index >= 0:
+        slot = index.to(tl.int64)
+        records = tl.minimum(tl.load(p_positions + slot), L - 1)
+        natural = records >= L - 1
+        history = natural & (CIRCULAR and not FORCE and L > 1)
+        flush = natural | FORCE
+        appended = history | (flush == 0)
+        at = tl.where(history, 0, records)
+        i_q = (tl.program_id(1) * HEADS_EACH) // GROUP
+        p_row = p_qkv + i_b * stride_qkv
+        b_q = tl.load(p_row + i_q * K + o_k, mask=m_k, other=0.0).to(tl.float32)
+        b_k = tl.load(p_row + (H + i_q) * K + o_k, mask=m_k, other=0.0).to(tl.float32)
+        n_q = b_q * (tl.rsqrt(tl.sum(b_q * b_q, axis=0) + 1e-6) * scale)
+        n_k = b_k * tl.rsqrt(tl.sum(b_k * b_k, axis=0) + 1e-6)
+        overlap = tl.sum(n_k * n_q, axis=0)
+        for i_e in tl.static_range(HEADS_EACH):
+            i_h = tl.program_id(1) * HEADS_EACH + i_e
+            b_x = tl.load(p_a + i_b * stride_a + i_h * K + o_k, mask=m_k, other=0.0).to(tl.float32)
+            b_x += tl.load(p_dt + i_h * K + o_k, mask=m_k, other=0.0)
+            b_z = _log2_decay(b_x, tl.load(p_a_log + i_h), lower_bound, SAFE)
+            b_decay = tl.exp2(b_z)
+            b_g = b_z * 0.6931471805599453
+            beta = _sigmoid(tl.load(p_b + i_b * stride_b + i_h).to(tl.float32))
+            own = (slot * HV + i_h) * L
+            shared = own if PRE else (slot * H + i_q) * L
+            b_e = tl.zeros([BLOCK_K], dtype=tl.float32)
+            b_all = tl.exp2(b_e)
+            if L > 1:
+                # Everything about the records that does not depend on the block of value channels.
+                o_l = tl.arange(0, BLOCK_L)
+                m_r = (o_l < records)[:, None] & m_k[None, :]
+                o_r = o_l[:, None] * K + o_k[None, :]
+                b_w = tl.load(p_ring_k + shared * K + o_r, mask=m_r, other=0.0).to(tl.float32)
+                if PRE:
+                    p_last = p_ring_g + (own + records - 1) * K
+                    b_e = tl.load(p_last + o_k, mask=m_k & (records > 0), other=0.0)
+                else:
+                    b_rg = tl.load(p_ring_g + own * K + o_r, mask=m_r, other=0.0)
+                    since = tl.cumsum(b_rg, axis=0, reverse=True) - b_rg
+                    b_w = b_w * tl.exp2(since * 1.4426950408889634)
+                    b_e = tl.sum(b_rg, axis=0)
+                b_all = tl.exp2(b_e * 1.4426950408889634)
+                x_k = b_decay * n_k
+                x_q = b_decay * n_q
+                u_k = b_all * x_k
+                u_q = b_all * x_q
+                if PRE:
+                    c_k = tl.sum(b_w * u_k[None, :], axis=1)
+                    c_q = tl.sum(b_w * u_q[None, :], axis=1)
+                else:
+                    c_k = tl.sum(b_w * x_k[None, :], axis=1)
+                    c_q = tl.sum(b_w * x_q[None, :], axis=1)
+            for i_each in tl.static_range(BLOCKS_EACH):
+                i_v = tl.program_id(0) * BLOCKS_EACH + i_each
+                o_v = i_v * BLOCK_V + tl.arange(0, BLOCK_V)
+                m_v = o_v < V
+                o_tile = o_v[:, None] * K + o_k[None, :]
+                m_tile = m_v[:, None] & m_k[None, :]
+                p_head = p_state + slot * stride_state + i_h * (V * K)
+                b_s = tl.load(p_head + o_tile, mask=m_tile, other=0.0)
+                _spread(p_state, o_tile, i_v < 0, LANE)
+                b_v = tl.load(p_row + 2 * H * K + i_h * V + o_v, mask=m_v, other=0.0).to(tl.float32)
+                p_d = p_ring_d + own * V + o_v
+                if L == 1:
+                    b_o, b_d, b_s = _advance(b_s, b_decay, n_k, n_q, b_v, beta, overlap)
+                    tl.store(p_head + o_tile, b_s, mask=m_tile)
+                else:
+                    b_o = tl.zeros([BLOCK_V], dtype=tl.float32)
+                    b_d = tl.zeros([BLOCK_V], dtype=tl.float32)
+                    if flush:
+                        if records > 0:
+                            p_k = p_ring_k + shared * K + o_k
+                            p_g = p_ring_g + own * K + o_k
+                            b_s = _replayed(b_s, p_d, p_k, p_g, m_v, m_k, records, b_all, V, K, PRE)
+                        tl.store(p_head + o_tile, b_s, mask=m_tile & history)
+                        b_o, b_d, b_s = _advance(b_s, b_decay, n_k, n_q, b_v, beta, overlap)
+                        tl.store(p_head + o_tile, b_s, mask=m_tile & (history == 0))
+                    else:
+                        m_d = (o_l < records)[:, None] & m_v[None, :]
+                        b_rd = tl.load(p_d[None, :] + o_l[:, None] * V, mask=m_d, other=0.0).to(tl.float32)
+                        s_k = tl.sum(b_s * u_k[None, :], axis=1) + tl.sum(b_rd * c_k[:, None], axis=0)
+                        s_q = tl.sum(b_s * u_q[None, :], axis=1) + tl.sum(b_rd * c_q[:, None], axis=0)
+                        b_d = beta * (b_v - s_k)
+                        b_o = s_q + b_d * overlap
+                    if CIRCULAR:
+                        # Record 0 is overwritten only after all threads have read it.
+                        tl.debug_barrier()
+                    tl.store(p_d + at * V, b_d.to(p_ring_d.dtype.element_ty), mask=m_v & appended)
+                tl.store(p_out + (i_b * HV + i_h) * V + o_v, b_o.to(p_out.dtype.element_ty), mask=m_v)
+            if L > 1:
+                once = appended & (tl.program_id(0) == 0)
+                if PRE:
+                    b_t = tl.where(history, 0.0, 1.0) * b_e + b_g
+                    b_new = n_k * tl.exp2(b_t * -1.4426950408889634)
+                    p_new = p_ring_k + (own + at) * K + o_k
+                    tl.store(p_new, b_new.to(p_ring_k.dtype.element_ty), mask=m_k & once)
+                    tl.store(p_ring_g + (own + at) * K + o_k, b_t, mask=m_k & once)
+                else:
+                    tl.store(p_ring_g + (own + at) * K + o_k, b_g, mask=m_k & once)
+                    # The key is the group's: its last head writes it, when all of them have read the old one.
+                    p_new = p_ring_k + ((slot * H + i_q) * L + at) * K + o_k
+                    last = i_h % GROUP == GROUP - 1
+                    tl.store(p_new, n_k.to(p_ring_k.dtype.element_ty), mask=m_k & once & last)
+    else:
+        for i_e in tl.static_range(HEADS_EACH):
+            for i_each in tl.static_range(BLOCKS_EACH):
+                o_v = (tl.program_id(0) * BLOCKS_EACH + i_each) * BLOCK_V + tl.arange(0, BLOCK_V)
+                p_zero = p_out + (i_b * HV + tl.program_id(1) * HEADS_EACH + i_e) * V + o_v
+                tl.store(p_zero, tl.zeros([BLOCK_V], dtype=p_out.dtype.element_ty), mask=o_v < V)
+
+
+POINTERS = {
+    **dict.fromkeys(("p_qkv", "p_a", "p_b"), "*bf16"),
+    **dict.fromkeys(("p_a_log", "p_dt", "p_state"), "*fp32"),
+    **dict.fromkeys(("p_ring_d", "p_ring_k"), "*bf16"),
+    "p_ring_g": "*fp32",
+    **dict.fromkeys(("p_positions", "p_index"), "*i32"),
+    "p_out": "*bf16",
+}
+STRIDES = ("stride_qkv", "stride_a", "stride_b", "stride_state")
+FLAGS = ("SAFE", "CIRCULAR", "PRE", "FORCE")
+
+
+def _constants(
+    heads: tuple[int, int], widths: tuple[int, int], length: int, flags: tuple[bool, ...]
+) -> dict[str, int | bool]:
+    block, _, lane = _schedule(length, flags[1])
+    return {
+        "H": heads[0],
+        "HV": heads[1],
+        "K": widths[0],
+        "V": widths[1],
+        "L": length,
+        "BLOCK_K": triton.next_power_of_2(widths[0]),
+        "BLOCK_V": min(block, triton.next_power_of_2(widths[1])),
+        "BLOCK_L": triton.next_power_of_2(length),
+        "LANE": lane,
+        **dict(zip(FLAGS, flags, strict=True)),
+    }
+
+
+def _schedule(length: int, circular: bool) -> tuple[int, int, int]:
+    """Block of value channels, warps and channels a lane."""
+    if length == 1:
+        return ONE_PLACE
+    return (CIRCULAR_BLOCK_V, CIRCULAR_WARPS, LANE) if circular else (BLOCK_V, NUM_WARPS, LANE)
+
+
+def _compile_unit(length: int, flags: tuple[bool, ...], keys: str = "*bf16") -> dict[str, object]:
+    constants = _constants((12, 12), (128, 128), length, flags)
+    numbers = {"lower_bound": "fp32", "scale": "fp32", **dict.fromkeys(STRIDES, "i32")}
+    aligned = tuple(n for n in (*POINTERS, *STRIDES) if n not in ("p_b", "p_a_log", "stride_b"))
+    return {
+        "function": "_replay_decode_kernel",
+        "signature": {**POINTERS, "p_ring_k": keys, **numbers, **dict.fromkeys(constants, "constexpr")},
+        "constants": constants,
+        "divisible_by_16": aligned,
+        "num_warps": _schedule(length, flags[1])[1],
+        "num_stages": 1,
+    }
+
+
+_ROWS = {"dtypes": ("bfloat16",), "contiguous": False, "alignment_bytes": 2}
+_BF16 = {"dtypes": ("bfloat16",), "contiguous": True, "alignment_bytes": 16}
+_FP32 = {"dtypes": ("float32",), "contiguous": True, "alignment_bytes": 16}
+_INT32 = {"dtypes": ("int32",), "alignment_bytes": 4}
+CONTRACT = {
+    "op": "kda.replay_decode",
+    "kernel": "kda_replay_decode_checkpoint",
+    "entry": "replay_decode",
+    "language": "triton",
+    "license": "Apache-2.0",
+    "author": "the kda_lab authors",
+    "task": "KDA decode from a checkpoint and a ring of records, with the state written every L tokens (FP32 state)",
+    "tensors": {
+        "mixed_qkv": {**_ROWS, "shape": ("B", "C")},
+        "a": {**_ROWS, "shape": ("B", "G")},
+        "b": {**_ROWS, "shape": ("B", "HV")},
+        "a_log": {**_FP32, "alignment_bytes": 4, "shape": ("HV",)},
+        "dt_bias": {**_FP32, "shape": ("G",)},
+        "state": {**_FP32, "contiguous": False, "shape": ("S", "HV", "V", "K")},
+        "ring_d": {**_BF16, "shape": ("S", "HV", "L", "V")},
+        "ring_k": {**_BF16, "dtypes": ("bfloat16", "float32"), "shape": ("S", "H", "L", "K")},
+        "ring_g": {**_FP32, "shape": ("S", "HV", "L", "K")},
+        "write_positions": {**_INT32, "shape": ("S",)},
+        "state_indices": {**_INT32, "shape": ("B",)},
+        "out": {**_BF16, "optional": True, "shape": ("B", 1, "HV", "V")},
+    },
+    "scalars": {
+        "lower_bound": {"kind": "float", "minimum": LEAST_BOUND, "maximum": -1e-6, "optional": True},
+        "circular": {"kind": "bool"},
+        "predecayed": {"kind": "bool"},
+        "force_flush": {"kind": "bool"},
+    },
+    "callable": (
+        {
+            "axes": {
+                "B": {"minimum": 1, "maximum": MAX_BATCH},
+                "L": {"minimum": 1, "maximum": MAX_LENGTH},
+                "K": WIDTHS,
+                "V": WIDTHS,
+            },
+            "basis": "widths of the source thread; the entry checks what pre-decayed keys need",
+        },
+    ),
+    "fallback": {"kind": "chain", "chain": ("kda_replay_decode_torch",)},
+    "state": {"scratch_bytes": 0, "concurrency": "any on distinct slots", "reset": "none"},
+    "kernels_per_call": 1,
+    "compile_units": (
+        _compile_unit(16, (True, False, False, False)),
+        _compile_unit(16, (True, False, True, False)),
+        _compile_unit(16, (True, False, True, False), "*fp32"),
+        _compile_unit(16, (True, True, False, False)),
+        _compile_unit(16, (True, True, True, False)),
+        _compile_unit(1, (True, False, False, False)),
+    ),
+}
+
+
+def _problems(tensors: dict[str, torch.Tensor]) -> list[str]:
+    """What the kernel cannot take, in words; the full contract stands in contract.json."""
+    qkv, state, ring_k = tensors["mixed_qkv"], tensors["state"], tensors["ring_k"]
+    if qkv.dim() != 2 or state.dim() != 4 or ring_k.dim() != 4 or tensors["ring_d"].dim() != 4:
+        return ["mixed_qkv must be [B, C], state [slots, HV, V, K], ring_d [slots, HV, L, V], ring_k [slots, H, L, K]"]
+    batch, (slots, heads, values, keys) = qkv.shape[0], state.shape
+    length, key_heads = tensors["ring_d"].shape[2], ring_k.shape[1]
+    if key_heads < 1 or heads % key_heads or qkv.shape[1] != 2 * key_heads * keys + heads * values:
+        return [f"C is {qkv.shape[1]}, H {key_heads}, HV {heads}; allowed: C = 2·H·K + HV·V with HV a multiple of H"]
+    wanted = {
+        "a": (batch, heads * keys),
+        "b": (batch, heads),
+        "a_log": (heads,),
+        "dt_bias": (heads * keys,),
+        "ring_d": (slots, heads, length, values),
+        "ring_k": (slots, key_heads, length, keys),
+        "ring_g": (slots, heads, length, keys),
+        "write_positions": (slots,),
+        "state_indices": (batch,),
+    }
+    found = [f"{n} is {tuple(tensors[n].shape)}; allowed: {s}" for n, s in wanted.items() if tensors[n].shape != s]
+    rows = ("mixed_qkv", "a", "b")
+    found += [f"the last axis of {n} must be contiguous" for n in rows if tensors[n].stride(-1) != 1]
+    whole = [n for n in wanted if n not in rows and not tensors[n].is_contiguous()]
+    found += [f"{n} must be contiguous" for n in whole]
+    if state.stride()[1:] != (values * keys, keys, 1):
+        found.append("state must be contiguous within a slot")
+    if state.dtype != torch.float32 or tensors["ring_g"].dtype != torch.float32:
+        found.append("state and ring_g must be float32")
+    return found
+
+
+def _predecay_problems(tensors: dict[str, torch.Tensor], lower_bound: float | None) -> list[str]:
+    """Where exp(-E) could leave its range, or a record would not belong to one value head."""
+    length, heads, key_heads = tensors["ring_d"].shape[2], tensors["state"].shape[1], tensors["ring_k"].shape[1]
+    found = []
+    if not 2 <= length <= MOST_PREDECAYED:
+        found.append(f"L is {length} with predecayed keys; allowed: 2 to {MOST_PREDECAYED}")
+    if heads != key_heads:
+        found.append(f"HV is {heads} and H {key_heads} with predecayed keys; allowed: HV equal to H")
+    if lower_bound is None or (length - 1) * abs(lower_bound) > MOST_DECAY:
+        found.append(f"lower_bound is {lower_bound} with L {length}; allowed: (L - 1)·|lower_bound| <= {MOST_DECAY:g}")
+    return found
+
+
+def replay_decode(
+    mixed_qkv: torch.Tensor,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    a_log: torch.Tensor,
+    dt_bias: torch.Tensor,
+    state: torch.Tensor,
+    ring_d: torch.Tensor,
+    ring_k: torch.Tensor,
+    ring_g: torch.Tensor,
+    write_positions: torch.Tensor,
+    state_indices: torch.Tensor,
+    *,
+    lower_bound: float | None,
+    circular: bool = False,
+    predecayed: bool = False,
+    force_flush: bool = False,
+    out: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """One token for each request on its checkpoint and ring; the caller moves `write_positions` on afterwards.
+
+    Args:
+        mixed_qkv: [B, 2·H·K + HV·V] bf16, after the convolution; row stride free, as that of a and b.
+        a, b: [B, HV·K] and [B, HV] bf16, raw.
+        a_log, dt_bias: [HV] and [HV·K] fp32.
+        state: [slots, HV, V, K] fp32, the checkpoints; slot stride free; written by a flush only.
+        ring_d: [slots, HV, L, V] bf16, deltas.
+        ring_k: [slots, H, L, K] bf16, normalised keys; bf16 or fp32 times exp(-E) where they are predecayed.
+        ring_g: [slots, HV, L, K] fp32, log-decays of the tokens; E where keys are predecayed.
+        write_positions: [slots] int32, records in the ring, 0 to L - 1; at L - 1 the call flushes.
+        state_indices: [B] int32, distinct; -1 gives a zero row and touches nothing.
+        lower_bound: of the safe gate, -5 to 0; None for the softplus gate.
+        circular: a natural flush leaves the token in record 0 (position 1 is next); otherwise the state takes it (0).
+        predecayed: keys are kept predecayed.
+        force_flush: flush every request, its token included (0 is next).
+        out: [B, 1, HV, V] bf16, contiguous; allocated when None.
+
+    Returns:
+        out.
+
+    Raises:
+        ValueError: the call is outside the contract; nothing was launched.
+    """
+    tensors = {"mixed_qkv": mixed_qkv, "a": a, "b": b, "a_log": a_log, "dt_bias": dt_bias, "state": state}
+    tensors |= {"ring_d": ring_d, "ring_k": ring_k, "ring_g": ring_g}
+    tensors |= {"write_positions": write_positions, "state_indices": state_indices}
+    problems = _problems(tensors)
+    if not problems and predecayed:
+        problems = _predecay_problems(tensors, lower_bound)
+    if problems:
+        raise ValueError("kda_replay_decode_checkpoint: " + "; ".join(problems) + ".")
+    out = mixed_qkv.new_empty(mixed_qkv.shape[0], 1, *state.shape[1:3]) if out is None else out
+    flags = (lower_bound is not None, circular, predecayed, force_flush)
+    _launch([*tensors.values(), out], lower_bound, flags)
+    return out
+
+
+def _launch(tensors: list[torch.Tensor], lower_bound: float | None, flags: tuple[bool, ...]) -> None:
+    qkv, a, b, state, ring_d, ring_k = (tensors[i] for i in (0, 1, 2, 5, 6, 7))
+    _, heads, values, keys = state.shape
+    length, key_heads, circular = ring_d.shape[2], ring_k.shape[1], flags[1]
+    constants = _constants((key_heads, heads), (keys, values), length, flags)
+    blocks = triton.cdiv(values, constants["BLOCK_V"])
+    grid = (1, key_heads, qkv.shape[0]) if circular else (blocks, heads, qkv.shape[0])
+    _replay_decode_kernel[grid](
+        *tensors,
+        0.0 if lower_bound is None else lower_bound,
+        keys**-0.5,
+        qkv.stride(0),
+        a.stride(0),
+        b.stride(0),
+        state.stride(0),
+        **constants,
+        num_warps=_schedule(length, circular)[1],
+        num_stages=1,
+        maxnreg=MAX_REGISTERS if length > 1 else None,
+    )
