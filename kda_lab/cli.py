@@ -290,7 +290,7 @@ def export(
     """Export a candidate whose runs passed: every gate is checked again; a failure leaves the package untouched."""
     from kda_lab.dispatch.dispatcher import KERNELS_DIR  # lazy: torch
     from kda_lab.export.candidate import read_candidate  # lazy: torch
-    from kda_lab.export.exporter import ARCHITECTURES, export_kernel  # lazy: torch
+    from kda_lab.export.exporter import ARCHITECTURES, Destination, export_kernel  # lazy: torch
     from kda_lab.run_folder import RunFolder  # lazy: torch
 
     *runs, candidate = sources
@@ -301,8 +301,7 @@ def export(
     done = export_kernel(
         [RunFolder(r) for r in runs],
         candidate,
-        kernels_dir=kernels_dir or KERNELS_DIR,
-        evidence_dir=evidence_dir,
+        Destination(kernels_dir or KERNELS_DIR, evidence_dir),
         captures=sets,
         architectures=tuple(capability_of(a) for a in arch) if arch else ARCHITECTURES,
         device=device,

@@ -44,24 +44,32 @@ class Judged:
     dispatched: tuple[ShapeRule, ...]
 
 
+@dataclass(frozen=True)
+class Destination:
+    """Where an export goes."""
+
+    kernels_dir: Path
+    """Package folder of exported kernels."""
+    evidence_dir: Path
+    """Committed evidence, `reports/evidence`; an export adds `<kernel>/v<N>/`."""
+
+
 def export_kernel(
     runs: Sequence[RunFolder],
     candidate: Path,
+    destination: Destination,
     *,
-    kernels_dir: Path,
-    evidence_dir: Path,
     captures: Sequence[Path],
     architectures: Sequence[Capability] = ARCHITECTURES,
     device: str = "auto",
     leave_to: Sequence[str] = (),
 ) -> Path:
-    """Export one candidate and return its folder in `kernels_dir`.
+    """Export one candidate and return its folder in the package.
 
     Args:
         runs: folders with `verify.jsonl` and `timing.jsonl` of this very source, made on a GPU.
         candidate: the source file.
-        kernels_dir: package folder of exported kernels.
-        evidence_dir: committed evidence, `reports/evidence`; this export adds `<kernel>/v<N>/`.
+        destination: where it goes.
         captures: folders of capture sets; every capture must have been replayed, and is replayed again.
         architectures: compiled ahead of time. Those with evidence become `qualified`, the others `compiled`,
             or `refused` where they do not compile.
@@ -72,9 +80,9 @@ def export_kernel(
         ExportError: a gate failed; the room names it, and the package is as it was.
         ParameterError: a name in `leave_to` is no exported kernel of the op.
     """
-    judged = judge(runs, candidate, captures, _served(kernels_dir, candidate, leave_to))
-    with export_lock(kernels_dir):
-        return _export(judged, kernels_dir, evidence_dir, captures, tuple(architectures), device)
+    judged = judge(runs, candidate, captures, _served(destination.kernels_dir, candidate, leave_to))
+    with export_lock(destination.kernels_dir):
+        return _export(judged, destination, captures, tuple(architectures), device)
 
 
 def _served(kernels_dir: Path, candidate: Path, names: Sequence[str]) -> tuple[ShapeRule, ...]:
@@ -169,12 +177,12 @@ def _pooled(evidences: Mapping[Capability, ArchitectureEvidence]) -> list:  # ty
 
 def _export(
     judged: Judged,
-    kernels_dir: Path,
-    evidence_dir: Path,
+    destination: Destination,
     captures: Sequence[Path],
     architectures: tuple[Capability, ...],
     device: str,
 ) -> Path:
+    kernels_dir, evidence_dir = destination.kernels_dir, destination.evidence_dir
     _require_device(judged.candidate, device)
     kernel = judged.candidate.declaration.kernel
     version = next_version(kernels_dir / kernel, evidence_dir / kernel)

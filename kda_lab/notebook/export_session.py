@@ -20,7 +20,7 @@ from kda_lab.dispatch.dispatcher import Dispatcher
 from kda_lab.dispatch.explanation import Explanation
 from kda_lab.dispatch.loader import read_contract
 from kda_lab.errors import ContractError, VerificationError
-from kda_lab.export.exporter import export_kernel, judge
+from kda_lab.export.exporter import Destination, export_kernel, judge
 from kda_lab.notebook import display
 from kda_lab.notebook.session import Session
 from kda_lab.ops.registry import load_op
@@ -79,8 +79,7 @@ class ExportSession:
         self.folder = export_kernel(
             _runs(runs),
             runtime.project_path(candidate),
-            kernels_dir=self.kernels_dir,
-            evidence_dir=runtime.project_path(evidence_dir),
+            Destination(self.kernels_dir, runtime.project_path(evidence_dir)),
             captures=[runtime.project_path(capture_set)],
         )
         return self.folder

@@ -19,9 +19,9 @@ import torch
 
 from kda_lab.contracts.model import AxisRange, Resources
 from kda_lab.dispatch.loader import load_kernel
-from kda_lab.errors import ExportError
+from kda_lab.errors import ExportError, ParameterError
 from kda_lab.export import exporter
-from kda_lab.export.exporter import export_kernel, judge, next_version
+from kda_lab.export.exporter import Destination, export_kernel, judge, next_version
 from kda_lab.ops.arms import candidate_arm, exported_arm
 from kda_lab.run_folder import RunFolder
 
@@ -48,8 +48,7 @@ class Site:
         return export_kernel(
             runs,
             candidate,
-            kernels_dir=self.kernels,
-            evidence_dir=self.evidence,
+            Destination(self.kernels, self.evidence),
             captures=[self.captures],
             device="cpu",
             **options,
@@ -416,3 +415,12 @@ def test_the_export_asks_for_every_dtype(
     with pytest.raises(ExportError, match="sm90 toy_decode: no replay of float32"):
         site.export([run])
     assert site.files() == {}
+
+
+def test_shapes_can_be_left_to_another_kernel(site: Site, run: RunFolder) -> None:
+    """An unknown name is refused with the known ones; a kernel that takes everything leaves nothing to dispatch."""
+    with pytest.raises(ParameterError, match=r"leave_to is \['nobody'\]; allowed: kernels of .*: none"):
+        site.export([run], leave_to=["nobody"])
+    site.export([run])
+    with pytest.raises(ExportError, match="dispatched"):
+        site.export([run], leave_to=["toy_decode"])

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
@@ -82,7 +83,7 @@ def _bound(call: Call) -> float | None:
 
 
 def _gate(call: Call, **wrong: torch.Tensor | float | None) -> torch.Tensor:
-    given = {**call.inputs, "lower_bound": _bound(call), **wrong}
+    given: dict[str, Any] = {**call.inputs, "lower_bound": _bound(call), **wrong}
     return log_decay(given["a"].float(), given["a_log"], given["dt_bias"], given["lower_bound"])
 
 

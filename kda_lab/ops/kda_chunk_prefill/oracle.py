@@ -83,7 +83,8 @@ def tokens_of(call: Call, dtype: torch.dtype) -> Tokens:
     i = call.inputs
     heads = query_head(i["v"].shape[1], i["q"].shape[1]).to(call.device)
     bound = call.scalars.get("lower_bound")
-    g = log_decay(*(i[n].to(dtype) for n in ("a", "a_log", "dt_bias")), None if bound is None else float(bound))
+    a, a_log, dt_bias = (i[n].to(dtype) for n in ("a", "a_log", "dt_bias"))
+    g = log_decay(a, a_log, dt_bias, None if bound is None else float(bound))
     q, k = normalise_q(i["q"].to(dtype))[:, heads], normalise_k(i["k"].to(dtype))[:, heads]
     return q, k, i["v"].to(dtype), g, i["beta"].to(dtype)
 

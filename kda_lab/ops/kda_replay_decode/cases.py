@@ -60,12 +60,12 @@ def rows(
 def capture_rows() -> list[Row]:
     """The rows of the committed captures: both flushes, both kinds of keys, forced, one place; drawn from seed 0."""
     small: list[tuple[str, dict[str, Any]]] = [
-        ("raw-grouped", {"HV": 4, "H": 2, "K": 64, "V": 16, "B": 5, "L": 8, "wide": True}),
+        ("raw-grouped", {"HV": 4, "H": 2, "K": 48, "V": 16, "B": 4, "L": 8, "wide": True}),
         (
             "circular-grouped",
-            {"HV": 4, "H": 2, "K": 32, "V": 48, "B": 4, "L": 4, "lower_bound": None, "circular": True},
+            {"HV": 4, "H": 2, "K": 32, "V": 16, "B": 4, "L": 4, "lower_bound": None, "circular": True},
         ),
-        ("predecayed", {"HV": 2, "H": 2, "K": 64, "V": 16, "B": 4, "L": 16, "predecayed": True}),
+        ("predecayed", {"HV": 2, "H": 2, "K": 48, "V": 16, "B": 4, "L": 16, "predecayed": True}),
         (
             "predecayed-circular-fp32",
             {

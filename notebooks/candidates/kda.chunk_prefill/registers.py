@@ -564,6 +564,7 @@ def chunk_prefill(
     out = torch.empty_like(v) if out is None else out
     # Each sequence has at most one partial chunk, so no length is read on the host.
     capacity = tokens // CHUNK + sequences
+    sizes = (sequences, capacity, HV)
     packed = _scratch(HV * capacity, K, V, q.device)
     constants = _intra_constants(K, V, HV // heads, sequences, lower_bound is not None)
     _intra_kernel[(HV, capacity)](
@@ -572,9 +573,7 @@ def chunk_prefill(
         _spans(q.device),
         (lower_bound or 0.0) * LOG2_E,
         K**-0.5,
-        sequences,
-        capacity,
-        HV,
+        *sizes,
         **constants,
         num_warps=INTRA_WARPS,
         num_stages=1,
@@ -584,9 +583,7 @@ def chunk_prefill(
         *packed,
         *(cu_seqlens, state_indices, has_state.view(torch.uint8), state, out),
         state.stride(0),
-        sequences,
-        capacity,
-        HV,
+        *sizes,
         **constants,
         num_warps=warps,
         num_stages=1,

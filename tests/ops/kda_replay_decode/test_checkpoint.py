@@ -88,10 +88,10 @@ def run(row: Row, tokens: int, forced: tuple[int, ...] = ()) -> tuple[torch.Tens
     i = {n: t.clone() for n, t in first.inputs.items()}
     i["write_positions"].zero_()
     state, outs, rights = i["state"].double(), [], []
-    length, steps = i["ring_d"].shape[2], OP.cases
+    length = i["ring_d"].shape[2]
     for t in range(tokens):
-        token = steps.synthesise(row, 100 + t).inputs
-        call = first.with_inputs(**i, **{n: token[n] for n in TOKEN[:3]})
+        token = OP.cases.synthesise(row, 100 + t).inputs
+        call = first.with_inputs(**{**i, **{n: token[n] for n in TOKEN[:3]}})
         call.scalars["force_flush"] = t in forced
         call.restore()
         REPLAY.bind([call])[0]()
