@@ -31,7 +31,7 @@ demo: $(VENV)/ready
 	$(BIN)/kda-lab run notebooks/22_replay_nvfp4.ipynb --out reports/local/demo-nvfp4
 	$(BIN)/kda-lab kernels list
 	$(BIN)/kda-lab runs reports/local/demo reports/local/demo-nvfp4 reports/local/demo-export reports/h200-*/
-	@echo "Open reports/local/demo/index.html; times recorded on an H200: reports/h200-replay-qsa/index.html"
+	@echo "Open reports/local/demo/index.html; times recorded on an H200: reports/h200-replay-qsa-both/index.html"
 
 # One unit of each function and architecture, one capture of each op: `kda-lab audit --full --captures all` does all.
 test: $(VENV)/ready

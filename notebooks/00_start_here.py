@@ -28,7 +28,7 @@
 # %% tags=["parameters"]
 capture_set = "data/captures/qsa.packed_decode"  # folder of a capture set
 capture = "tp2r0-q3"  # one capture of the set
-recorded_run = "reports/h200-replay-qsa"  # a committed run on an H200, whose times are shown
+recorded_run = "reports/h200-replay-qsa-both"  # a committed run on an H200, whose times are shown
 device = "auto"  # auto, cpu, cuda or cuda:N
 run_dir = ""  # folder of this run's records; empty: reports/local/00_start_here
 
@@ -66,7 +66,8 @@ session.replay_table()
 session.power_table()
 
 # %% [markdown]
-# What a GPU run looks like: these times were recorded on an H200, cold, with an A/A control.
+# What a GPU run looks like: these times of the CUDA kernel for few rows, `clustered`, were recorded on an H200, cold, with an
+# A/A control.
 
 # %%
 Session.open("recorded", recorded_run, "cpu").speedup_figure()

@@ -21,7 +21,7 @@
 # (mutants) go through the same gates. On a GPU the same calls are then timed; on a CPU nothing is.
 
 # %% tags=["parameters"]
-op = "kda.packed_decode"  # operator: one of the family `kda.`
+op = "kda.fused_decode"  # operator: one of the family `kda.`
 captures = []  # names to replay; empty: all of data/captures/<op>
 kernels = []  # candidate file stems, exported kernel names or dispatched; empty: every candidate of the op
 baselines = []  # first: the one to beat; empty: all of the op's own arms

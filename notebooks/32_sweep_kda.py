@@ -19,7 +19,7 @@
 # would stay in the L2 of an H200: timing rotates over several pools, each with slots of its own.
 
 # %% tags=["parameters"]
-op = "kda.packed_decode"  # operator: one of the family `kda.`
+op = "kda.fused_decode"  # operator: one of the family `kda.`
 axes = {"HV": [12], "B": [1]}  # axis of the op's rows to the values to take; an axis left out: all of its values
 kernels = []  # candidate file stems, exported kernel names or dispatched; empty: every candidate of the op
 baselines = []  # first: the one to beat; empty: all of the op's own arms

@@ -17,11 +17,14 @@
 # The export re-reads the runs' records, re-checks every gate, compiles the source ahead of time for each architecture
 # into an empty cache, imports it in a fresh process, compares it bit for bit with the candidate on every capture, and
 # only then moves it into place. A gate that fails leaves the package as it was.
+#
+# Alone in its folder the kernel takes every batch that the runs prove. The package's own export of it leaves the small ones to
+# another kernel: `kda-lab export … --leave-to qsa_packed_decode_clustered`.
 
 # %% tags=["parameters"]
 op = "qsa.packed_decode"  # operator
 candidate = "notebooks/candidates/qsa.packed_decode/grouped.py"  # source to export
-runs = ["reports/h200-replay-qsa", "reports/h200-sweep-qsa"]  # folders of GPU runs of this very source
+runs = ["reports/h200-replay-qsa-both", "reports/h200-sweep-qsa"]  # folders of GPU runs of this very source
 capture_set = "data/captures/qsa.packed_decode"  # folder of a capture set
 kernels_dir = "build/export/kernels"  # where the kernel goes; kda_lab/kernels is the package itself
 evidence_dir = "build/export/evidence"  # where the evidence goes; reports/evidence is what the package cites

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import csv
+import json
 import math
 import re
+import statistics
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -12,6 +15,10 @@ from typer.main import get_command
 
 import kda_lab
 from kda_lab.cli import app
+from kda_lab.report.comparisons import compare
+from kda_lab.report.numbers import significant
+from kda_lab.report.records import read_run
+from kda_lab.run_folder import RunFolder
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -45,17 +52,117 @@ def test_the_changelog_has_this_version() -> None:
     assert f"## {kda_lab.__version__} " in (ROOT / "CHANGELOG.md").read_text()
 
 
-@pytest.mark.parametrize("run", ["h200-replay-qsa", "h200-sweep-qsa"])
-def test_the_readme_quotes_the_committed_runs(run: str) -> None:
-    """Geomean and minimum in the README are those of the run's rows, to three digits."""
-    line = next(text for text in (ROOT / "README.md").read_text().splitlines() if f"`reports/{run}`" in text)
-    with (ROOT / "reports" / run / "rows.csv").open() as stream:
-        rows = list(csv.DictReader(stream))
-    times = {(r["row"], r["arm"], r["role"]): float(r["arm_us"]) for r in rows if r["arm_us"]}
-    ours = [r["row"] for r in rows if r["arm"] == "grouped"]
-    for arm, role in (("per_head", "baseline"), ("flashinfer_ragged_fa2", "peer")):
-        ratios = [times[row, arm, role] / times[row, "grouped", "candidate"] for row in ours]
-        geomean = math.exp(math.fsum(map(math.log, ratios)) / len(ratios))
-        found = re.search(rf"geomean {geomean:.3g}×, min {min(ratios):.3g}×", line)
-        assert found, f"{arm}: {geomean:.3g} and {min(ratios):.3g} are not in: {line}"
-    assert f"| {len(ours)} |" in line
+FA2, SCHEDULE = "flashinfer_ragged_fa2", "upstream_schedule"
+SWEEPS = ("h200-sweep-qsa-64", "h200-sweep-qsa-42")
+
+
+def times_us(*runs: str) -> dict[str, dict[str, float]]:
+    """Row to arm to microseconds, of the committed runs, without the A/A control."""
+    found: dict[str, dict[str, float]] = {}
+    for run in runs:
+        with (ROOT / "reports" / run / "rows.csv").open() as stream:
+            for row in csv.DictReader(stream):
+                if row["role"] != "control":
+                    found.setdefault(row["row"], {})[row["arm"]] = float(row["arm_us"])
+    return found
+
+
+def ratios(times: dict[str, dict[str, float]], ours: str, other: str) -> list[float]:
+    """What `other` takes over what `ours` takes, a row each."""
+    return [row[other] / row[ours] for row in times.values()]
+
+
+def geomean(values: list[float]) -> str:
+    """Geometric mean, to three digits."""
+    return significant(math.exp(math.fsum(map(math.log, values)) / len(values)))
+
+
+def readme_line(part: str) -> str:
+    """The one line of the README that holds `part`."""
+    (line,) = (text for text in (ROOT / "README.md").read_text().splitlines() if part in text)
+    return line
+
+
+@pytest.mark.parametrize(
+    ("runs", "ours", "others", "count"),
+    [
+        (("h200-replay-qsa-both",), "clustered", (SCHEDULE, FA2), 15),
+        (SWEEPS, "dispatched", (SCHEDULE, FA2), 106),
+    ],
+)
+def test_the_readme_quotes_the_committed_runs(
+    runs: tuple[str, ...], ours: str, others: tuple[str, ...], count: int
+) -> None:
+    """Geomean and minimum in the README's table are those of the runs' rows, column by column, to three digits."""
+    times = times_us(*runs)
+    line = readme_line("| " + ", ".join(f"`reports/{run}`" for run in runs))
+    cells = [cell.strip() for cell in line.strip("|").split("|")]
+    assert len(times) == count == int(cells[1])
+    for cell, other in zip(cells[2:4], others, strict=True):
+        found = ratios(times, ours, other)
+        assert cell == f"geomean {geomean(found)}×, min {significant(min(found))}×"
+
+
+def test_the_readme_names_what_was_lost() -> None:
+    """Class by class, the rows behind FlashInfer, and the shares of the roof, from the rows of both sweeps."""
+    times = times_us(*SWEEPS)
+    classes = [
+        f"{kind} {geomean(ratios({r: t for r, t in times.items() if r.endswith(kind)}, 'dispatched', FA2))}×"
+        for kind in ("short", "medium", "saturated")
+    ]
+    assert readme_line("Over fa2 by length class").count(", ".join(classes)) == 1
+    behind = [f"`{r}` {significant(t[FA2] / t['dispatched'])}×" for r, t in times.items() if t["dispatched"] > t[FA2]]
+    named = readme_line("rows are behind fa2")
+    assert all(words in named for words in behind)
+    assert named.count("`tp") == len(behind) == 3
+
+
+def test_the_readme_counts_verdicts_of_both_sweeps() -> None:
+    """How many rows of the door are faster, slower and ambiguous, over the schedule and over fa2."""
+    schedule: Counter[str] = Counter()
+    fa2: Counter[str] = Counter()
+    for run in SWEEPS:
+        found = compare(read_run(RunFolder(ROOT / "reports" / run)))
+        schedule.update(str(r.verdict) for r in found.rows if r.role == "candidate")
+        fa2.update(str(r.verdict) for r in found.against_peers[FA2] if r.role == "candidate")
+    cells = readme_line(f"| `reports/{SWEEPS[0]}`").strip("|").split("|")
+    words = [", ".join(f"{c[v]} {v}" for v in ("faster", "slower", "ambiguous") if c[v]) for c in (schedule, fa2)]
+    assert cells[-1].strip() == f"schedule: {words[0]}; fa2: {words[1]}"
+
+
+def test_the_readme_counts_verdicts_of_the_captures() -> None:
+    """Every capture is faster than both with the clustered kernel."""
+    found = compare(read_run(RunFolder(ROOT / "reports/h200-replay-qsa-both"))).against_peers
+    both = [str(r.verdict) for arm in (SCHEDULE, FA2) for r in found[arm] if r.arm == "clustered"]
+    assert both == ["faster"] * 30
+    assert "| 15 faster than either |" in readme_line("`reports/h200-replay-qsa-both`")
+
+
+def test_the_readme_states_shares_of_the_roof() -> None:
+    """The shares that the README gives for saturated rows, aims met or missed, are the runs'."""
+    shares: dict[str, float] = {}
+    for run in SWEEPS:
+        with (ROOT / "reports" / run / "rows.csv").open() as stream:
+            shares |= {r["row"]: float(r["roof_share"]) for r in csv.DictReader(stream) if r["role"] == "candidate"}
+    alone = times_us(*SWEEPS)["tp1-B1-saturated"]["dispatched"]
+    text = " ".join((ROOT / "README.md").read_text().split())
+    large, middle = (tuple(f"{shares[f'{tp}-B{b}-saturated']:.0%}" for tp in ("tp1", "tp2")) for b in (128, 16))
+    for share in (*large, *middle):
+        assert share.replace("%", " %") in text
+    assert f"{alone:.2f} µs" in text
+
+
+def test_the_readme_quotes_trace_and_suites() -> None:
+    """Times a call, the ratio of the trace and the count of suites are those of the runs' records."""
+    lines = (ROOT / "reports/h200-trace-qsa/trace.jsonl").read_text().splitlines()
+    found: dict[str, list[float]] = {}
+    for record in map(json.loads, lines):
+        if record["kind"] == "chain" and record["role"] != "control":
+            found.setdefault(record["arm"], []).append(record["median_us"] / len(record["axes"]["rows"]))
+    calls = {arm: statistics.median(trials) for arm, trials in found.items()}
+    text = " ".join((ROOT / "README.md").read_text().split())
+    ratio = significant(calls[SCHEDULE] / calls["clustered"])
+    assert f"clustered {significant(calls['clustered'])} µs a call, {ratio}× over the schedule" in text
+    assert f"grouped {significant(calls['grouped'])} µs" in text
+    suites = json.loads((ROOT / "reports/h200-suites-qsa/verdict.json").read_text())["sentence"]
+    assert suites.removeprefix("pass: ").removesuffix(" of dispatched") in text

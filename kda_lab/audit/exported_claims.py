@@ -1,7 +1,8 @@
 """The numbers that a contract claims, against the evidence that it cites: timed rows, headline, gate power.
 
 A contract is not hashed by anything, so an edited ratio would go unnoticed. Rows over the speed baseline stand in the
-evidence file and must be those; rows over peers do not, so of them only their own arithmetic can be checked.
+evidence file and must be those; rows over peers do not, so of them only their own arithmetic can be checked. An arm may be
+the baseline of one run and a peer of another: which it was for a row, the evidence's rows say.
 """
 
 from __future__ import annotations
@@ -47,9 +48,9 @@ def check_claims(kernel: Exported) -> Outcome:
 
 def _confirmed(kernel: Exported, contents: Iterable[Record]) -> str:
     """What the evidence confirms, and what only adds up."""
-    baselines = {str(r.get("baseline")) for content in contents for r in _records(content, "rows")}
+    measured = {(str(r.get("row")), str(r.get("baseline"))) for content in contents for r in _records(content, "rows")}
     rows = kernel.contract.benchmarks
-    inside = sum(row.baseline in baselines for row in rows)
+    inside = sum((row.row, row.baseline) in measured for row in rows)
     peers = f"; {len(rows) - inside} rows over peers only add up" if inside < len(rows) else ""
     return (
         f"{inside} rows and the gate power are those of the evidence{peers}; {len(kernel.contract.headline)} headlines"
@@ -100,7 +101,7 @@ def _row_faults(rows: Sequence[BenchRow], architecture: Qualification, content: 
     for key, row in claimed.items():
         record = measured.get(key)
         if record is None:
-            yield f"{row.row} over {row.baseline} is not in the evidence"
+            yield _unmeasured_fault(row, [r for (name, _), r in measured.items() if name == row.row])
             continue
         wrong = [own for own, theirs in FIELDS.items() if not same(getattr(row, own), record.get(theirs))]
         wrong += [own for own in ("verdict", "trials") if getattr(row, own) != record.get(own)]
@@ -109,6 +110,15 @@ def _row_faults(rows: Sequence[BenchRow], architecture: Qualification, content: 
     for (name, baseline), record in measured.items():
         if (name, baseline) not in claimed and _is_complete(record):
             yield f"{name} over {baseline} is measured ({record['verdict']}) and left out of the contract"
+
+
+def _unmeasured_fault(row: BenchRow, others: Sequence[Record]) -> str:
+    """What is wrong with a row over an arm that was no baseline there; `others` are that row over its own baselines."""
+    if not others:
+        return f"{row.row} over {row.baseline} is not in the evidence"
+    if not any(same(row.kernel_us, record.get(FIELDS["kernel_us"])) for record in others):
+        return f"{row.row} over {row.baseline} differs from the evidence in kernel_us"
+    return ""
 
 
 def _is_complete(record: Record) -> bool:

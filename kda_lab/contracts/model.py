@@ -61,6 +61,8 @@ class CompileUnit(Data):
     """Arguments known to be multiples of 16 (pointers, strides)."""
     num_warps: int = 4
     num_stages: int = 2
+    maxnreg: int | None = Field(default=None, ge=16, le=255)
+    """Most registers of a thread, as the launch says; None leaves it to the compiler. Language `triton` only."""
     capabilities: tuple[tuple[int, int], ...] = ()
     """Architectures this unit is launched on; empty: all."""
     dynamic_shared_bytes: int = Field(default=0, ge=0)
@@ -135,6 +137,16 @@ class Declaration(Data):
             for dimension in gate.shape:
                 if isinstance(dimension, str):
                     _require_checkable(dimension, self.tensors.values(), self.callable)
+        return self
+
+    @model_validator(mode="after")
+    def _register_limits_reach_a_compiler(self) -> Self:
+        limited = [unit for unit in self.compile_units if unit.maxnreg is not None]
+        if self.language != "triton" and limited:
+            raise ValueError(
+                f"maxnreg of {limited[0].function} is {limited[0].maxnreg} with language {self.language!r}; "
+                "allowed: None (write __launch_bounds__ or -maxrregcount)"
+            )
         return self
 
 

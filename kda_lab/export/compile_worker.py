@@ -57,6 +57,12 @@ def ast_source(function: Any, unit: dict[str, Any]) -> ASTSource:
     return ASTSource(fn=function, signature=signature, constexprs=constants, attrs=attributes)
 
 
+def launch_options(unit: dict[str, Any]) -> dict[str, int]:
+    """What the launch says beside the arguments; without a limit of registers the compiler is not told of any."""
+    limit = {} if unit["maxnreg"] is None else {"maxnreg": unit["maxnreg"]}
+    return {"num_warps": unit["num_warps"], "num_stages": unit["num_stages"], **limit}
+
+
 def main() -> None:
     """Compile the unit of the request on stdin; any failure ends the process with a traceback on stderr."""
     request = json.load(sys.stdin)
@@ -66,8 +72,7 @@ def main() -> None:
         raise ValueError(f"{request['source']} has no Triton function called {unit['function']!r}")
     major, minor = request["capability"]
     target = GPUTarget("cuda", major * 10 + minor, WARP_SIZE)
-    options = {"num_warps": unit["num_warps"], "num_stages": unit["num_stages"]}
-    triton.compile(ast_source(function, unit), target=target, options=options)
+    triton.compile(ast_source(function, unit), target=target, options=launch_options(unit))
 
 
 if __name__ == "__main__":

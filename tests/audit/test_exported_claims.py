@@ -71,6 +71,16 @@ def test_a_measured_row_that_is_left_out_is_found(toy: Any) -> None:
     ]
 
 
+def test_an_arm_may_be_baseline_of_one_row_and_peer_of_another(toy: Any) -> None:
+    """A row over an arm that is the baseline elsewhere only adds up, and its kernel's time is that of the evidence."""
+    toy.edit_evidence(lambda e: e["rows"].append({**e["rows"][0], "row": "tp2-B2", "baseline": "peer", "verdict": ""}))
+    outcome = check_claims(toy.kernel)
+    assert (list(outcome.findings), "1 rows over peers only add up" in outcome.words) == ([], True)
+    toy.edit_contract(lambda c: c["benchmarks"][1].update(kernel_us=9.0, baseline_us=18.0))
+    found = [finding.lost for finding in check_claims(toy.kernel).findings]
+    assert found == ["tp2-B1 over peer differs from the evidence in kernel_us"]
+
+
 def test_a_mutant_that_one_capture_let_live_is_not_killed(toy: Any) -> None:
     """The gate power counts a mutant as killed when every capture on which it applies killed it."""
     lives = {"capture": "d", "mutants": [{"name": "all_zero", "applies": True, "killed": False}]}

@@ -98,6 +98,25 @@ def test_inconsistent_contract_is_refused(case: str, contract_values: dict[str, 
         Contract.model_validate(put(contract_values, path, value))
 
 
+@pytest.mark.parametrize(
+    ("language", "maxnreg", "words"),
+    [
+        ("triton", 8, "greater than or equal to 16"),
+        ("triton", 256, "less than or equal to 255"),
+        ("cuda", 64, r"maxnreg of f is 64 with language 'cuda'; allowed: None \(write __launch_bounds__"),
+    ],
+)
+def test_a_limit_of_registers_is_one_that_the_compiler_knows(
+    language: str, maxnreg: int, words: str, contract_values: dict[str, Any]
+) -> None:
+    """16 to 255, and for Triton only: device code of CUDA C++ says it itself."""
+    unit = {"function": "f", "signature": {}, "constants": {}}
+    free = {**contract_values, "language": language, "compile_units": [unit]}
+    assert Contract.model_validate(free).compile_units[0].maxnreg is None
+    with pytest.raises(ValidationError, match=words):
+        Contract.model_validate({**free, "compile_units": [{**unit, "maxnreg": maxnreg}]})
+
+
 def test_source_twice_is_refused(contract_values: dict[str, Any]) -> None:
     """One file cannot have two hashes."""
     source = contract_values["sources"][0]

@@ -39,6 +39,15 @@ def test_divisibility_reaches_the_compiler(tmp_path: Path) -> None:
     assert texts["wide"] != texts["narrow"]
 
 
+def test_a_limit_of_registers_reaches_the_compiler(tmp_path: Path) -> None:
+    """A unit that would take more registers stays within the limit that its launch sets."""
+    wide = COPY.model_copy(update={"constants": {"BLOCK": 4096}, "num_warps": 1})
+    free = compile_unit(SOURCE, wide, (9, 0), tmp_path / "free")
+    limited = compile_unit(SOURCE, wide.model_copy(update={"maxnreg": 32}), (9, 0), tmp_path / "limited")
+    assert free.registers is not None and limited.registers is not None
+    assert limited.registers <= 32 < free.registers
+
+
 def test_warm_cache_is_refused(tmp_path: Path) -> None:
     """A cache folder that holds anything proves nothing, so it is refused before compiling."""
     (tmp_path / "old.cubin").write_bytes(b"old")

@@ -32,3 +32,10 @@ def test_argument_that_the_unit_leaves_out() -> None:
     """A function with an argument more than the unit has is refused with both lists."""
     with pytest.raises(ValueError, match=r"missing in the unit: \['extra'\]; unknown: \[\]"):
         compile_worker.ast_source(SimpleNamespace(arg_names=["x", "n", "BLOCK", "extra"]), UNIT)
+
+
+@pytest.mark.parametrize(("maxnreg", "said"), [(None, {}), (64, {"maxnreg": 64})])
+def test_a_limit_of_registers_is_said_where_there_is_one(maxnreg: int | None, said: dict[str, int]) -> None:
+    """Warps and stages always; registers only where the unit limits them."""
+    options = compile_worker.launch_options({"num_warps": 8, "num_stages": 3, "maxnreg": maxnreg})
+    assert options == {"num_warps": 8, "num_stages": 3, **said}

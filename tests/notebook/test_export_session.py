@@ -13,7 +13,7 @@ from kda_lab.notebook import ExportSession
 ROOT = Path(__file__).parents[2]
 SET = "data/captures/qsa.packed_decode"
 CANDIDATE = "notebooks/candidates/qsa.packed_decode/grouped.py"
-RUNS = ["reports/h200-replay-qsa", "reports/h200-sweep-qsa"]
+RUNS = ["reports/h200-replay-qsa-both", "reports/h200-sweep-qsa"]
 
 
 @pytest.fixture
@@ -53,8 +53,8 @@ def test_the_facade_answers_on_this_machine(session: ExportSession) -> None:
 
 
 def test_dispatch_is_explained_without_a_gpu(session: ExportSession) -> None:
-    """Dispatched on exactly 9.0, refused on 12.1 with the way to opt in."""
-    assert session.explain(SET, "tp1-q4-saturated").kernel == "qsa_packed_decode_grouped"
+    """Dispatched on exactly 9.0, refused on 12.1 with the way to opt in where a kernel compiles for it."""
+    assert session.explain(SET, "tp1-q4-saturated").kernel == "qsa_packed_decode_clustered"
     refused = session.explain(SET, "tp1-q4-saturated", capability=(12, 1))
     assert refused.kernel == ""
     assert "KDA_LAB_ALLOW_COMPILED=1" in str(refused)

@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 
 def copied(folder: Path, *changes: Callable[[dict[str, Any]], None]) -> Path:
     """A copy of the committed H200 replay whose timing records went through `changes`."""
-    source = ROOT / "reports" / "h200-replay-qsa"
+    source = ROOT / "reports" / "h200-replay-qsa-both"
     folder.mkdir()
     for name in ("parameters.json", "verify.jsonl"):
         (folder / name).write_bytes((source / name).read_bytes())
@@ -123,18 +123,18 @@ def test_a_committed_run_is_judged_again_from_its_records(tmp_path: Path) -> Non
     copy = tmp_path / "run"
     copy.mkdir()
     for name in ("parameters.json", "verify.jsonl", "timing.jsonl"):
-        (copy / name).write_bytes((ROOT / "reports" / "h200-replay-qsa" / name).read_bytes())
+        (copy / name).write_bytes((ROOT / "reports" / "h200-replay-qsa-both" / name).read_bytes())
     verdict = Session.reopen(copy).verdict("a test")
     assert verdict.passed, verdict.failures
-    assert "candidate passed 15 of 15 replays" in verdict.sentence
-    assert verdict.sentence.endswith("15 rows timed: 15 faster; judged again: a test")
+    assert "candidate passed 30 of 30 replays" in verdict.sentence
+    assert verdict.sentence.endswith("30 rows timed: 30 faster; judged again: a test")
 
 
 def test_a_second_kernel_a_call_fails_the_verdict(tmp_path: Path) -> None:
     """A candidate that launched more kernels than it declares is a failure that names the row."""
     copy = tmp_path / "run"
     copy.mkdir()
-    source = ROOT / "reports" / "h200-replay-qsa"
+    source = ROOT / "reports" / "h200-replay-qsa-both"
     for name in ("parameters.json", "verify.jsonl"):
         (copy / name).write_bytes((source / name).read_bytes())
     records = [json.loads(line) for line in (source / "timing.jsonl").read_text().splitlines()]
@@ -189,9 +189,11 @@ def test_other_modes_are_timed_without_peers(session: Session, monkeypatch: pyte
 def test_figures_of_a_timed_run(tmp_path: Path) -> None:
     """A finished run draws its roof, every baseline and a named peer, and says what was not timed."""
     session = Session.reopen(copied(tmp_path / "run"))
-    assert session.roof_figure().title.startswith("qsa.packed_decode: grouped reaches")
+    title = session.roof_figure().title
+    assert title.startswith("qsa.packed_decode: clustered reaches")
+    assert "grouped reaches" in title
     assert "over flashinfer_ragged_fa2" in session.each_figure().title
-    assert "against torch_sdpa" in session.batch_figure("torch_sdpa").title
+    assert "against flashinfer_paged_tc" in session.batch_figure("flashinfer_paged_tc").title
     assert session.batch_figure("nobody") == session.peer_figure("nobody") == "peer nobody was not timed"
     assert session.eight_figure() == "no row was timed with eight sets"
 

@@ -122,18 +122,18 @@ def test_the_low_rank_form_gives_both_gates() -> None:
     close(arms.low_rank(X, made), right)
 
 
-def decode(arm: Any, found: dict[str, torch.Tensor], heads: int) -> dict[str, torch.Tensor]:
-    """Results of one packed decode of five requests with K = V = 128 on states that are drawn anew, the same ones."""
+def decode(arm: Any, found: dict[str, torch.Tensor], heads: int, width: int) -> dict[str, torch.Tensor]:
+    """Results of one packed decode of five requests with K = V = `width` on states drawn anew, the same ones."""
     draw_state = torch.Generator().manual_seed(7)
-    state = torch.randn(6, heads, 128, 128, generator=draw_state)
+    state = torch.randn(6, heads, width, width, generator=draw_state)
     inputs = {
         **found,
         "a_log": 0.2 * torch.randn(heads, generator=draw_state),
-        "dt_bias": 0.1 * torch.randn(heads * 128, generator=draw_state),
+        "dt_bias": 0.1 * torch.randn(heads * width, generator=draw_state),
         "state": state,
         "state_indices": torch.tensor([3, 0, 5, 1, 2], dtype=torch.int32),
     }
-    outputs = {"out": torch.full((5, 1, heads, 128), float("nan")).bfloat16(), "state": state.clone()}
+    outputs = {"out": torch.full((5, 1, heads, width), float("nan")).bfloat16(), "state": state.clone()}
     arm.bind([Call("kda.packed_decode", inputs, {"lower_bound": -5.0}, outputs)])[0]()
     return outputs
 
@@ -141,13 +141,13 @@ def decode(arm: Any, found: dict[str, torch.Tensor], heads: int) -> dict[str, to
 @pytest.mark.parametrize("file", sorted(CANDIDATES.glob("*.py")), ids=lambda p: p.stem)
 def test_the_fused_views_feed_the_packed_decode_unchanged(file: Path) -> None:
     """qkv with row stride 4P, b with the padded one: the same bits as from copies without gaps."""
-    size = splits(1, replace(SMALL, heads=2, head_dim=128))
+    size = splits(1, replace(SMALL, heads=2, head_dim=32))
     found = arms.three(X, draw(size, 4))
     views = {"mixed_qkv": found.qkv, "a": found.a, "b": found.b}
     assert found.qkv.stride(0) == 4 * size.projection
     assert found.b.stride(0) == size.padded_bfa > size.heads
     arm = candidate_arm(file)
-    strided, dense = (decode(arm, v, 2) for v in (views, {n: t.contiguous() for n, t in views.items()}))
+    strided, dense = (decode(arm, v, 2, 32) for v in (views, {n: t.contiguous() for n, t in views.items()}))
     assert all(torch.equal(strided[n], dense[n]) for n in strided)
     assert torch.isfinite(strided["out"]).all()
 

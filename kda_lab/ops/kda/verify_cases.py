@@ -35,6 +35,8 @@ ROWS = ("mixed_qkv", "a", "b")
 MARGIN = 4e-6
 """Least distance to a rounding boundary, over the sum of the convolution's absolute terms: 30 times FP32's error."""
 MOST_REDRAWS = 200
+ELEMENT_REDRAWS = 40
+"""Redraws of single elements, before those of whole channels."""
 
 
 def rows(
@@ -114,26 +116,51 @@ def fresh(facts: dict[str, Any], slots: int, indices: Sequence[int], generator: 
 def settle(
     qkv: torch.Tensor, past: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, generator: torch.Generator
 ) -> None:
-    """Redraw elements of `qkv` [B, T, C] in place until no convolved value lies near a BF16 rounding boundary.
+    """Redraw elements in place until no convolved value lies near a BF16 rounding boundary.
+
+    First elements of `qkv` alone. A value that hardly depends on its newest element (a weight near zero, or older terms
+    far below zero) does not settle so: then what its whole channel holds of that request is drawn anew.
+
+    Args:
+        qkv: [B, T, C] bf16, redrawn. past: [B, 3, C] bf16, redrawn.
+        weight: [4, C]. scale: [B, C], of the elements drawn.
 
     Raises:
         ParameterError: they do not settle.
     """
-    w, T = weight.double(), qkv.shape[1]
-    for _ in range(MOST_REDRAWS):
-        padded = torch.cat([past, qkv], 1).double()
-        terms = torch.stack([w[j] * padded[:, j : j + T] for j in range(4)])
-        y = torch.nn.functional.silu(terms.sum(0))
-        rounded = y.bfloat16().double()
-        ulp = torch.exp2(rounded.abs().clamp(min=2.0**-120).log2().floor() - 7)
-        # Just above a power of two the boundary below lies at a quarter of the spacing above.
-        inner = torch.minimum(ulp / 2 - (y - rounded).abs(), (ulp / 4 - (y - rounded).abs()).abs())
-        near = inner < MARGIN * terms.abs().sum(0)
-        if not near.any():
+    T = qkv.shape[1]
+    taps = torch.cat([past, qkv], 1).mT.contiguous()
+    near = _near_boundary(taps, weight.mT)
+    b, c = near.any(-1).nonzero(as_tuple=True)
+    near = near[b, c]
+    for attempt in range(MOST_REDRAWS):
+        if not len(b):
+            past.copy_(taps[..., :3].mT)
+            qkv.copy_(taps[..., 3:].mT)
             return
-        again = torch.randn(qkv.shape, generator=generator, device=generator.device) * scale[:, None]
-        qkv.copy_(torch.where(near, again.bfloat16(), qkv))
+        held = taps[b, c]
+        draw: dict[str, Any] = {"generator": generator, "device": qkv.device}
+        if attempt < ELEMENT_REDRAWS:
+            again = (torch.randn(qkv.shape, **draw) * scale[:, None]).bfloat16()
+            held[:, 3:] = torch.where(near, again.mT[b, c], held[:, 3:])
+        else:
+            held = (torch.randn(len(b), 3 + T, **draw) * scale[b, c, None]).bfloat16()
+        taps[b, c] = held
+        near = _near_boundary(held, weight.mT[c])
+        left = near.any(-1)
+        b, c, near = b[left], c[left], near[left]
     raise ParameterError("kda", [Reason("inputs", f"unsettled after {MOST_REDRAWS} redraws", "another seed")])
+
+
+def _near_boundary(taps: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """Which convolved values [..., T] of `taps` [..., 3 + T] lie near a rounding boundary; weight [..., 4]."""
+    terms = taps.double().unfold(-1, 4, 1) * weight.double()[..., None, :]
+    y = torch.nn.functional.silu(terms.sum(-1))
+    rounded = y.bfloat16().double()
+    ulp = torch.exp2(rounded.abs().clamp(min=2.0**-120).log2().floor() - 7)
+    # Just above a power of two the boundary below lies at a quarter of the spacing above.
+    inner = torch.minimum(ulp / 2 - (y - rounded).abs(), (ulp / 4 - (y - rounded).abs()).abs())
+    return inner < MARGIN * terms.abs().sum(-1)
 
 
 def light(row: Row, count: int, seed: int, device: torch.device | str) -> list[tuple[Tensors, dict[str, Any]]]:

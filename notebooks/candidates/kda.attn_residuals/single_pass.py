@@ -150,6 +150,7 @@ def _compile_unit(
         "divisible_by_16": tuple(POINTERS),
         "num_warps": schedule.num_warps,
         "num_stages": schedule.num_stages,
+        "maxnreg": schedule.registers,
         "capabilities": capabilities,
     }
 

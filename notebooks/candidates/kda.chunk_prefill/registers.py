@@ -412,7 +412,7 @@ CONTRACT = {
         "a_log": {**_FLOATS, "alignment_bytes": 4, "shape": ("HV",)},
         "dt_bias": {**_FLOATS, "shape": ("P",)},
         "cu_seqlens": {**_INDICES, "shape": ("N+1",)},
-        "state": {**_FLOATS, "contiguous": False, "shape": ("S", "HV", 128, 128)},
+        "state": {**_FLOATS, "free_leading": 1, "shape": ("S", "HV", 128, 128)},
         "state_indices": {**_INDICES, "shape": ("N",)},
         "has_state": {"dtypes": ("bool", "uint8"), "contiguous": True, "alignment_bytes": 1, "shape": ("N",)},
         "out": {**_TOKENS, "shape": ("T", "HV", 128), "optional": True},
@@ -500,7 +500,7 @@ def _problems(
         found.append(f"K and V are {K} and {V}; allowed: {', '.join(map(str, WIDTHS))}")
     if HV % heads or v.shape[0] != tokens or a.shape != (tokens, HV * K):
         found.append("v must be [T, HV, V] with HV a multiple of H, and a [T, HV·K]")
-    if state.shape[1:] != (HV, V, K) or state.stride()[1:] != (V * K, K, 1) or state.dtype != torch.float32:
+    if state.shape[1:] != (HV, V, K) or not state[:1].is_contiguous() or state.dtype != torch.float32:
         found.append("state must be float32 [S, HV, V, K] with contiguous slots")
     if any(t.dtype != torch.bfloat16 or not t.is_contiguous() for t in (q, k, v, a)):
         found.append("q, k, v and a must be contiguous bfloat16")

@@ -15,9 +15,9 @@ import torch
 import triton
 import triton.language as tl
 
-BLOCK_V = 64
+BLOCK_V = 16
 """Value channels a program."""
-NUM_WARPS = 4
+NUM_WARPS = 1
 LANE = 16
 """Key channels a lane: 4, 8 or 16."""
 MAX_REGISTERS = 128
@@ -137,6 +137,7 @@ def _compile_unit(heads: int) -> dict[str, object]:
         "divisible_by_16": ("p_ring_k", "p_ring_v", "p_ring_g", "p_state", "stride_layer", "stride_state"),
         "num_warps": NUM_WARPS,
         "num_stages": 1,
+        "maxnreg": MAX_REGISTERS,
     }
 
 
@@ -156,7 +157,7 @@ CONTRACT = {
         "ring_v": {**_BF16, "shape": ("Y", "B", "T", "HV", "V")},
         "ring_g": {**_FP32, "shape": ("Y", "B", "T", "HV", "K")},
         "ring_beta": {**_FP32, "alignment_bytes": 4, "shape": ("Y", "B", "T", "HV")},
-        "state": {**_FP32, "contiguous": False, "shape": ("Y", "S", "HV", "V", "K")},
+        "state": {**_FP32, "free_leading": 2, "shape": ("Y", "S", "HV", "V", "K")},
         "state_indices": _INT32,
         "accepted": _INT32,
     },
@@ -199,7 +200,7 @@ def _problems(ring: tuple[torch.Tensor, ...], state: torch.Tensor, rows: tuple[t
     )
     found = [f"{n} is {tuple(t.shape)}; allowed: {s}" for n, t, s in wanted if t.shape != s]
     found += [f"{n} must be contiguous" for n, t, _ in wanted if not t.is_contiguous()]
-    if state.stride()[2:] != (values * keys, keys, 1):
+    if not state[:1, :1].is_contiguous():
         found.append("state must be contiguous within a slot")
     if state.dtype != torch.float32 or ring_k.dtype != torch.bfloat16 or ring_v.dtype != torch.bfloat16:
         found.append("state must be float32, ring_k and ring_v bfloat16")

@@ -204,7 +204,7 @@ def _compile_unit(schedule: Schedule, safe: bool) -> dict[str, object]:
     }
 
 
-_BF16 = {"dtypes": ("bfloat16",), "contiguous": False, "alignment_bytes": 2}
+_BF16 = {"dtypes": ("bfloat16",), "free_leading": 1, "alignment_bytes": 2}
 _FP32 = {"dtypes": ("float32",), "contiguous": True, "alignment_bytes": 4}
 CONTRACT = {
     "op": "kda.packed_decode",
@@ -223,7 +223,7 @@ CONTRACT = {
         "state": {
             "dtypes": ("float32", "bfloat16"),
             "shape": ("S", "HV", "V", "K"),
-            "contiguous": False,
+            "free_leading": 1,
             "alignment_bytes": 16,
         },
         "state_indices": {"dtypes": ("int32",), "shape": ("B",), "contiguous": True, "alignment_bytes": 4},
@@ -267,7 +267,7 @@ def _problems(
         found.append("mixed_qkv, a and b must be bfloat16, a_log and dt_bias float32")
     if state.dtype not in (torch.float32, torch.bfloat16) or indices.dtype != torch.int32:
         found.append("state must be float32 or bfloat16, state_indices int32")
-    if any(t.stride(1) != 1 for t in rows) or state.stride()[1:] != (V * K, K, 1):
+    if any(t.stride(1) != 1 and t.shape[1] > 1 for t in rows) or not state[:1].is_contiguous():
         found.append("rows of mixed_qkv, a, b and the heads of a slot must be contiguous")
     if not all(t.is_contiguous() for t in (*weights, indices)):
         found.append("a_log, dt_bias and state_indices must be contiguous")

@@ -268,11 +268,12 @@ def _compile_unit(tokens: int, heads: int) -> dict[str, object]:
         "divisible_by_16": ALIGNED,
         "num_warps": NUM_WARPS,
         "num_stages": 1,
+        "maxnreg": MAX_REGISTERS,
     }
 
 
 _BF16 = {"dtypes": ("bfloat16",), "contiguous": True, "alignment_bytes": 16}
-_ROWS = {**_BF16, "contiguous": False}
+_ROWS = {**_BF16, "free_leading": 2}
 _FP32 = {"dtypes": ("float32",), "contiguous": True, "alignment_bytes": 16}
 _OUT = {"optional": True}
 CONTRACT = {
@@ -285,13 +286,13 @@ CONTRACT = {
     "task": "KDA verification of draft tokens with a ring in the place of state snapshots (BF16, FP32 state)",
     "tensors": {
         "mixed_qkv": {**_ROWS, "shape": ("B", "T", "C")},
-        "conv_state": {**_ROWS, "shape": ("S", 3, "C")},
+        "conv_state": {**_BF16, "free_leading": 1, "shape": ("S", 3, "C")},
         "conv_weight": {**_FP32, "dtypes": ("bfloat16", "float32"), "shape": (4, "C")},
         "a": {**_ROWS, "shape": ("B", "T", "G")},
         "b": {**_ROWS, "shape": ("B", "T", "HV"), "alignment_bytes": 2},
         "a_log": {**_FP32, "shape": ("HV",), "alignment_bytes": 4},
         "dt_bias": {**_FP32, "shape": ("G",)},
-        "state": {**_FP32, "contiguous": False, "shape": ("S", "HV", "V", "K")},
+        "state": {**_FP32, "free_leading": 1, "shape": ("S", "HV", "V", "K")},
         "state_indices": {"dtypes": ("int32",), "shape": ("B",), "alignment_bytes": 4},
         "out": {**_BF16, **_OUT, "shape": ("B", "T", "HV", "V")},
         "windows": {**_BF16, **_OUT, "shape": ("B", "T", 3, "C")},
@@ -349,11 +350,13 @@ def _problems(tensors: dict[str, torch.Tensor]) -> list[str]:
     found = [f"{n} is {tuple(tensors[n].shape)}; allowed: {s}" for n, s in wanted.items() if tensors[n].shape != s]
     if not 1 <= tokens <= MAX_TOKENS:
         found.append(f"T is {tokens}; allowed: 1 to {MAX_TOKENS}")
-    inner = (value_heads * values * keys, values * keys, keys, 1)
-    if tuple(state.stride())[1:] != inner[1:] or tensors["conv_state"].stride()[1:] != (width, 1):
+    if not (state[:1].is_contiguous() and tensors["conv_state"][:1].is_contiguous()):
         found.append("state and conv_state must be contiguous within a slot")
-    loose = [n for n in ("mixed_qkv", "a", "b") if tensors[n].stride(-1) != 1]
-    return found + [f"the last axis of {n} must be contiguous" for n in loose]
+    rows, pools = ("mixed_qkv", "a", "b"), ("state", "conv_state")
+    loose = [n for n in rows if tensors[n].stride(-1) != 1 and tensors[n].shape[-1] > 1]
+    found += [f"the last axis of {n} must be contiguous" for n in loose]
+    whole = [n for n in tensors if n not in (*rows, *pools) and not tensors[n].is_contiguous()]
+    return found + [f"{n} must be contiguous" for n in whole]
 
 
 def verify_ring(

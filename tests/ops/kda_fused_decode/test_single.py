@@ -18,6 +18,8 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 EDGES = cases.edge_calls(5, DEVICE)
 CALLS = [cases.synthesise(row, 0, DEVICE) for row in cases.capture_rows()]
 PADDED = CALLS[0]
+SMALL = cases.synthesise(cases.row("small", {"HV": 2, "V": 32, "B": 3, "padding": True}), 0, DEVICE)
+"""Of few programs, which the interpreter runs one after another."""
 
 
 def run(call: Call) -> dict[str, torch.Tensor]:
@@ -46,10 +48,10 @@ def test_every_tiling_gives_the_same_windows_and_states(
     shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A row of the state is computed alike whatever tile it lies in; the norm adds the tiles in another order."""
-    right = run(PADDED)
+    right = run(SMALL)
     monkeypatch.setattr(SINGLE.module, "SCHEDULES", ((1 << 62, SINGLE.module.Schedule(*shape)),))
-    found = run(PADDED)
-    assert is_right(PADDED, found)
+    found = run(SMALL)
+    assert is_right(SMALL, found)
     assert torch.equal(found["conv_state"], right["conv_state"])
     assert DEVICE == "cuda" or torch.equal(found["state"], right["state"])
     assert is_right(EDGES["odd_width"], run(EDGES["odd_width"]))
@@ -57,12 +59,12 @@ def test_every_tiling_gives_the_same_windows_and_states(
 
 def test_two_steps_follow_each_other() -> None:
     """Windows and states of the first launch are what the second one works on."""
-    SINGLE.bind([PADDED])
-    PADDED.restore()
-    pools = {n: PADDED.inputs[n] for n in cases.POOLS}
+    SINGLE.bind([SMALL])
+    SMALL.restore()
+    pools = {n: SMALL.inputs[n] for n in cases.POOLS}
     for seed in range(2):
-        new = cases.changed(PADDED, "operands", seed)
-        call = PADDED.with_inputs(**{n: t for n, t in new.items() if n not in cases.POOLS})
+        new = cases.changed(SMALL, "operands", seed)
+        call = SMALL.with_inputs(**{n: t for n, t in new.items() if n not in cases.POOLS})
         SINGLE.bind([call])[0]()
         right = oracle.oracle_fp64(call.with_inputs(**pools))
         pools = {n: right[n] for n in cases.POOLS}
@@ -74,24 +76,24 @@ def test_two_steps_follow_each_other() -> None:
 def test_it_is_the_packed_kernel_between_convolution_and_norm() -> None:
     """Given the same convolved rows the packed kernel leaves the same states: to the bit in the interpreter."""
     packed = candidate_arm(CANDIDATES / "kda.packed_decode" / "tiled.py").module
-    found = run(PADDED)
-    rows = oracle.convolved(PADDED, torch.float32).to(torch.bfloat16)
-    inner = oracle.packed_call(PADDED, rows)
-    pool = PADDED.inputs["state"].clone()
+    found = run(SMALL)
+    rows = oracle.convolved(SMALL, torch.float32).to(torch.bfloat16)
+    inner = oracle.packed_call(SMALL, rows)
+    pool = SMALL.inputs["state"].clone()
     o = packed.packed_decode(**{**inner.inputs, "state": pool}, **inner.scalars)
     assert rel_l2(found["state"], pool) < (1e-5 if DEVICE == "cuda" else 1e-7)
-    x = oracle.step_operands(PADDED, torch.float32)
+    x = oracle.step_operands(SMALL, torch.float32)
     # The packed kernel rounds its output to BF16, the fused one does not.
-    shown = oracle.shown(PADDED, x, o[x.rows, 0].float())
+    shown = oracle.shown(SMALL, x, o[x.rows, 0].float())
     assert rel_l2(found["out"][x.rows], shown.flatten(1)) < 5e-3
 
 
 def test_an_output_is_made_where_none_is_given() -> None:
     """Returned, with the op's shape and dtype, and equal to the given one."""
-    right = run(PADDED)["out"]
-    PADDED.restore()
-    tensors = {**PADDED.inputs, **{n: PADDED.outputs[n] for n in cases.POOLS}}
-    assert torch.equal(SINGLE.module.fused_decode(**tensors, **PADDED.scalars), right)
+    right = run(SMALL)["out"]
+    SMALL.restore()
+    tensors = {**SMALL.inputs, **{n: SMALL.outputs[n] for n in cases.POOLS}}
+    assert torch.equal(SINGLE.module.fused_decode(**tensors, **SMALL.scalars), right)
 
 
 @pytest.mark.parametrize(

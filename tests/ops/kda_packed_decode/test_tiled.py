@@ -18,6 +18,9 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 EDGES = cases.edge_calls(5, DEVICE)
 CALLS = [cases.synthesise(row, 0, DEVICE) for row in cases.capture_rows()]
 SHARED = CALLS[0]
+SMALL_ROW = cases.row("small", {"HV": 2, "H": 1, "K": 32, "V": 16, "B": 3, "padding": True})
+SMALL = cases.synthesise(SMALL_ROW, 0, DEVICE)
+"""Of few programs, which the interpreter runs one after another."""
 
 
 def run(call: Call) -> dict[str, torch.Tensor]:
@@ -44,23 +47,23 @@ def test_right_at_the_edges_and_on_captures(call: Call) -> None:
 @pytest.mark.parametrize("shape", [(4, 1, 1), (8, 1, 4), (16, 2, 2), (64, 4, 1)], ids=str)
 def test_every_schedule_gives_the_same_bits(shape: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     """A row of the state is computed alike whatever tile it lies in."""
-    right = run(SHARED)
+    right = run(SMALL)
     block_v, warps, tiles = shape
     schedule = TILED.module.Schedule(block_v, warps, tiles)
     monkeypatch.setattr(TILED.module, "SCHEDULES", ((1 << 62, schedule),))
-    found = run(SHARED)
-    assert is_right(SHARED, found)
+    found = run(SMALL)
+    assert is_right(SMALL, found)
     assert DEVICE == "cuda" or all(torch.equal(found[n], right[n]) for n in right)
     assert is_right(EDGES["odd_widths"], run(EDGES["odd_widths"]))
 
 
 def test_steps_are_the_recurrence() -> None:
     """Three launches on one pool follow the FP64 recurrence: the state to FP32 noise, each output to one rounding."""
-    pool, exact = SHARED.outputs["state"], SHARED.inputs["state"].double()
-    SHARED.restore()
+    pool, exact = SMALL.outputs["state"], SMALL.inputs["state"].double()
+    SMALL.restore()
     for seed in range(3):
-        new = {n: t for n, t in cases.changed(SHARED, "operands", seed).items() if n != "state"}
-        call = SHARED.with_inputs(**new)
+        new = {n: t for n, t in cases.changed(SMALL, "operands", seed).items() if n != "state"}
+        call = SMALL.with_inputs(**new)
         TILED.bind([call])[0]()
         right = oracle.oracle_fp64(call.with_inputs(state=exact))
         exact = right["state"]
@@ -70,9 +73,9 @@ def test_steps_are_the_recurrence() -> None:
 
 def test_one_gate_a_head_and_a_shared_query_head() -> None:
     """The gated delta rule with grouped heads is a special case that the kernel meets."""
-    K = SHARED.facts["K"]
-    gate = SHARED.inputs["a"].unflatten(1, (-1, K))[..., :1].expand(-1, -1, K).flatten(1)
-    call = SHARED.with_inputs(a=gate.contiguous(), dt_bias=torch.zeros_like(SHARED.inputs["dt_bias"]))
+    K = SMALL.facts["K"]
+    gate = SMALL.inputs["a"].unflatten(1, (-1, K))[..., :1].expand(-1, -1, K).flatten(1)
+    call = SMALL.with_inputs(a=gate.contiguous(), dt_bias=torch.zeros_like(SMALL.inputs["dt_bias"]))
     assert is_right(call, run(call))
 
 
@@ -84,10 +87,10 @@ def test_schedules_serve_every_size() -> None:
 
 def test_an_output_is_made_where_none_is_given() -> None:
     """Returned, with the op's shape and dtype, and equal to the given one."""
-    right = run(SHARED)["out"]
-    SHARED.restore()
-    tensors = {**SHARED.inputs, "state": SHARED.outputs["state"]}
-    out = TILED.module.packed_decode(**tensors, **SHARED.scalars)
+    right = run(SMALL)["out"]
+    SMALL.restore()
+    tensors = {**SMALL.inputs, "state": SMALL.outputs["state"]}
+    out = TILED.module.packed_decode(**tensors, **SMALL.scalars)
     assert torch.equal(out, right)
 
 
