@@ -1,11 +1,11 @@
 """KDA decode that seldom writes its state: a checkpoint, and a ring of what the tokens since then have added to it.
 
-One program owns a block of value channels of one head of one request and reads its part of the checkpoint and the
-records of the ring once. Where nothing is flushed the present state is never made: its products with k̂ and q̂ are those
-of the checkpoint, decayed, plus for each record a dot product of two keys times the record's delta. The token is then
-appended to the ring. A flush makes the state by running the records over the checkpoint and writes it: with the present
-token (the ring is empty afterwards), or, circular, without it (it becomes record 0). Without records a flush is packed
-decode, operation for operation: with a ring of one place the bits are the same.
+One program owns a block of value channels of one head of one request. It asks for its part of the checkpoint before it
+knows how many records there are, and for all of these at once, newest first. Output and delta never need the present
+state: its products with k̂ and q̂ are those of the checkpoint, decayed, plus for each record a dot product of two keys
+times the record's delta. The token is then appended to the ring. Only a flush makes the state, by adding the records to
+the decayed checkpoint, and writes it: with the present token (the ring is empty afterwards), or, circular, without it
+(it becomes record 0). With a ring of one place it is packed decode, operation for operation, and the bits are the same.
 
 Pre-decayed keys are stored times exp(-E), with E the sum of the log-decays since the checkpoint, which the ring keeps in
 the place of each token's own: a record then costs no exponential and no log-decay. A circular flush writes a record that
@@ -21,11 +21,11 @@ import torch
 import triton
 import triton.language as tl
 
-BLOCK_V = 32
+BLOCK_V = 64
 """Value channels a program."""
-NUM_WARPS = 2
+NUM_WARPS = 4
 LANE = 16
-"""Key channels a lane: 4, 8 or 16."""
+"""Key channels a lane: 4, 8 or 16; at most 8 where decays are summed or a program owns a query head."""
 CIRCULAR_BLOCK_V = 128
 CIRCULAR_WARPS = 8
 ONE_PLACE = (16, 1, 4)
@@ -83,17 +83,75 @@ def _advance(b_s, b_decay, n_k, n_q, b_v, beta, overlap):
 
 
 @triton.jit
-def _replayed(b_s, p_d, p_k, p_g, m_v, m_k, records, b_all, V: tl.constexpr, K: tl.constexpr, PRE: tl.constexpr):
-    """The state after `records` records; `b_all` is the decay of all of them together."""
-    for j in range(0, records):
-        b_d = tl.load(p_d + j * V, mask=m_v, other=0.0).to(tl.float32)
-        b_k = tl.load(p_k + j * K, mask=m_k, other=0.0).to(tl.float32)
-        if not PRE:
-            b_s = b_s * tl.exp2(tl.load(p_g + j * K, mask=m_k, other=0.0) * 1.4426950408889634)[None, :]
-        b_s = b_s + b_d[:, None] * b_k[None, :]
+def _replayed(
+    b_s,
+    p_d,
+    p_k,
+    p_g,
+    m_v,
+    m_k,
+    records,
+    b_all,
+    V: tl.constexpr,
+    K: tl.constexpr,
+    PRE: tl.constexpr,
+    CHUNK: tl.constexpr,
+):
+    """The state after `records` records, newest first; `b_all` is the decay of all of them together.
+
+    The records of a chunk are loaded before any is used, so that a chunk waits once.
+    """
+    b_since = b_all * 0.0
+    if not PRE:
+        b_s = b_s * b_all[None, :]
+    for j in range(0, records, CHUNK):
+        b_d, b_k, b_g = (), (), ()
+        for i in tl.static_range(CHUNK):
+            at = records - 1 - j - i
+            b_d += (tl.load(p_d + at * V, mask=m_v & (at >= 0), other=0.0),)
+            b_k += (tl.load(p_k + at * K, mask=m_k & (at >= 0), other=0.0),)
+            if not PRE:
+                b_g += (tl.load(p_g + at * K, mask=m_k & (at >= 0), other=0.0),)
+        for i in tl.static_range(CHUNK):
+            b_w = b_k[i].to(tl.float32)
+            if not PRE:
+                b_w = b_w * tl.exp2(b_since * 1.4426950408889634)
+                b_since = b_since + b_g[i]
+            b_s = b_s + b_d[i].to(tl.float32)[:, None] * b_w[None, :]
     if PRE:
         b_s = b_s * b_all[None, :]
     return b_s
+
+
+@triton.jit
+def _append(p_k, p_g, n_k, b_g, b_e, m_key, m_decay, history, PRE: tl.constexpr):
+    """Key and log-decay of a record; `b_e` is the sum of those before it, none where it is the first."""
+    if PRE:
+        b_g = tl.where(history, 0.0, 1.0) * b_e + b_g
+        n_k = n_k * tl.exp2(b_g * -1.4426950408889634)
+    tl.store(p_k, n_k.to(p_k.dtype.element_ty), mask=m_key)
+    tl.store(p_g, b_g, mask=m_decay)
+
+
+@triton.jit
+def _products(b_w, b_rg, b_e, x_k, x_q, PRE: tl.constexpr):
+    """Products of the records' keys with the two vectors, what the checkpoint is multiplied with, and its decay.
+
+    `b_rg` is the raw ring's: row i holds what decays record i besides the rows above. `b_e` is the sum of a pre-decayed one.
+    """
+    b_w = b_w.to(tl.float32)
+    if not PRE:
+        b_w = b_w * tl.exp2(tl.cumsum(b_rg, axis=0) * 1.4426950408889634)
+        b_e = tl.sum(b_rg, axis=0)
+    b_all = tl.exp2(b_e * 1.4426950408889634)
+    u_k = b_all * x_k
+    u_q = b_all * x_q
+    if PRE:
+        x_k = u_k
+        x_q = u_q
+    c_k = tl.sum(b_w * x_k[None, :], axis=1)
+    c_q = tl.sum(b_w * x_q[None, :], axis=1)
+    return c_k, c_q, u_k, u_q, b_all
 
 
 @triton.jit
@@ -135,112 +193,108 @@ def _replay_decode_kernel(
     # Circular: a program owns all heads and blocks that read the record it will overwrite.
     HEADS_EACH: tl.constexpr = GROUP if CIRCULAR else 1
     BLOCKS_EACH: tl.constexpr = (V + BLOCK_V - 1) // BLOCK_V if CIRCULAR else 1
+    # More channels a lane spill where decays are scanned or a program owns many rows.
+    CHUNK: tl.constexpr = 2 if CIRCULAR else 4
+    CHANNELS: tl.constexpr = LANE if LANE < 8 or (PRE and not CIRCULAR) else 8
     index = tl.load(p_index + i_b)
     o_k = tl.arange(0, BLOCK_K)
     m_k = o_k < K
+    i_q = (tl.program_id(1) * HEADS_EACH) // GROUP
+    p_row = p_qkv + i_b * stride_qkv
+    # Ahead of the branch, so that these loads do not wait for the index.
+    b_q = tl.load(p_row + i_q * K + o_k, mask=m_k, other=0.0)
+    b_k = tl.load(p_row + (H + i_q) * K + o_k, mask=m_k, other=0.0)
     if index >= 0:
         slot = index.to(tl.int64)
-        records = tl.minimum(tl.load(p_positions + slot), L - 1)
-        natural = records >= L - 1
-        history = natural & (CIRCULAR and not FORCE and L > 1)
-        flush = natural | FORCE
-        appended = history | (flush == 0)
-        at = tl.where(history, 0, records)
-        i_q = (tl.program_id(1) * HEADS_EACH) // GROUP
-        p_row = p_qkv + i_b * stride_qkv
-        b_q = tl.load(p_row + i_q * K + o_k, mask=m_k, other=0.0).to(tl.float32)
-        b_k = tl.load(p_row + (H + i_q) * K + o_k, mask=m_k, other=0.0).to(tl.float32)
-        n_q = b_q * (tl.rsqrt(tl.sum(b_q * b_q, axis=0) + 1e-6) * scale)
-        n_k = b_k * tl.rsqrt(tl.sum(b_k * b_k, axis=0) + 1e-6)
-        overlap = tl.sum(n_k * n_q, axis=0)
+        position = tl.load(p_positions + slot)
         for i_e in tl.static_range(HEADS_EACH):
             i_h = tl.program_id(1) * HEADS_EACH + i_e
-            b_x = tl.load(p_a + i_b * stride_a + i_h * K + o_k, mask=m_k, other=0.0).to(tl.float32)
-            b_x += tl.load(p_dt + i_h * K + o_k, mask=m_k, other=0.0)
-            b_z = _log2_decay(b_x, tl.load(p_a_log + i_h), lower_bound, SAFE)
-            b_decay = tl.exp2(b_z)
-            b_g = b_z * 0.6931471805599453
-            beta = _sigmoid(tl.load(p_b + i_b * stride_b + i_h).to(tl.float32))
             own = (slot * HV + i_h) * L
             shared = own if PRE else (slot * H + i_q) * L
-            b_e = tl.zeros([BLOCK_K], dtype=tl.float32)
-            b_all = tl.exp2(b_e)
-            if L > 1:
-                # Everything about the records that does not depend on the block of value channels.
-                o_l = tl.arange(0, BLOCK_L)
-                m_r = (o_l < records)[:, None] & m_k[None, :]
-                o_r = o_l[:, None] * K + o_k[None, :]
-                b_w = tl.load(p_ring_k + shared * K + o_r, mask=m_r, other=0.0).to(tl.float32)
-                if PRE:
-                    p_last = p_ring_g + (own + records - 1) * K
-                    b_e = tl.load(p_last + o_k, mask=m_k & (records > 0), other=0.0)
-                else:
-                    b_rg = tl.load(p_ring_g + own * K + o_r, mask=m_r, other=0.0)
-                    since = tl.cumsum(b_rg, axis=0, reverse=True) - b_rg
-                    b_w = b_w * tl.exp2(since * 1.4426950408889634)
-                    b_e = tl.sum(b_rg, axis=0)
-                b_all = tl.exp2(b_e * 1.4426950408889634)
-                x_k = b_decay * n_k
-                x_q = b_decay * n_q
-                u_k = b_all * x_k
-                u_q = b_all * x_q
-                if PRE:
-                    c_k = tl.sum(b_w * u_k[None, :], axis=1)
-                    c_q = tl.sum(b_w * u_q[None, :], axis=1)
-                else:
-                    c_k = tl.sum(b_w * x_k[None, :], axis=1)
-                    c_q = tl.sum(b_w * x_q[None, :], axis=1)
             for i_each in tl.static_range(BLOCKS_EACH):
                 i_v = tl.program_id(0) * BLOCKS_EACH + i_each
                 o_v = i_v * BLOCK_V + tl.arange(0, BLOCK_V)
-                m_v = o_v < V
-                o_tile = o_v[:, None] * K + o_k[None, :]
+                m_v = (o_v < V) | (V % BLOCK_V == 0)
+                o_tile = tl.arange(0, BLOCK_V)[:, None] * K + o_k[None, :]
                 m_tile = m_v[:, None] & m_k[None, :]
-                p_head = p_state + slot * stride_state + i_h * (V * K)
-                b_s = tl.load(p_head + o_tile, mask=m_tile, other=0.0)
-                _spread(p_state, o_tile, i_v < 0, LANE)
-                b_v = tl.load(p_row + 2 * H * K + i_h * V + o_v, mask=m_v, other=0.0).to(tl.float32)
+                p_head = p_state + (slot * stride_state + i_h * (V * K) + i_v * (BLOCK_V * K))
                 p_d = p_ring_d + own * V + o_v
+                # Every load is issued before the first is used, and the checkpoint's before the position is known.
+                b_s = tl.load(p_head + o_tile, mask=m_tile, other=0.0)
+                _spread(p_state, o_tile, i_v < 0, CHANNELS)
+                b_v = tl.load(p_row + 2 * H * K + i_h * V + o_v, mask=m_v, other=0.0)
+                if i_each == 0:
+                    b_x = tl.load(p_a + i_b * stride_a + i_h * K + o_k, mask=m_k, other=0.0)
+                    b_bias = tl.load(p_dt + i_h * K + o_k, mask=m_k, other=0.0)
+                    a_log = tl.load(p_a_log + i_h)
+                    strength = tl.load(p_b + i_b * stride_b + i_h)
+                    if L > 1:
+                        # Keeps the compiler from waiting for the position before it has asked for the checkpoint.
+                        tl.debug_barrier()
+                    records = tl.minimum(position, L - 1)
+                    natural = records >= L - 1
+                    history = natural & (CIRCULAR and not FORCE and L > 1)
+                    flush = natural | FORCE
+                    appended = history | (flush == 0)
+                    at = tl.where(history, 0, records)
+                if L > 1:
+                    # Newest record first, so that the decay since a record is a sum over the rows above it.
+                    o_l = records - 1 - tl.arange(0, BLOCK_L)
+                    m_d = (o_l >= 0)[:, None] & m_v[None, :]
+                    if i_each == 0:
+                        m_r = (o_l >= 0)[:, None] & m_k[None, :]
+                        o_r = o_l[:, None] * K + o_k[None, :]
+                        b_w = tl.load(p_ring_k + shared * K + o_r, mask=m_r, other=0.0)
+                        _spread(p_ring_k, tl.arange(0, BLOCK_L)[:, None] * K + o_k[None, :], i_v < 0, CHANNELS)
+                        b_e, b_rg = tl.zeros([BLOCK_K], dtype=tl.float32), b_w
+                        if PRE:
+                            p_last = p_ring_g + (own + records - 1) * K
+                            b_e = tl.load(p_last + o_k, mask=m_k & (records > 0), other=0.0)
+                        else:
+                            # A row later than its record: row i holds what decays record i besides the rows above.
+                            m_g = ((o_l + 1 >= 0) & (o_l + 1 < records))[:, None] & m_k[None, :]
+                            b_rg = tl.load(p_ring_g + own * K + K + o_r, mask=m_g, other=0.0)
+                    b_rd = tl.load(p_d[None, :] + o_l[:, None] * V, mask=m_d, other=0.0)
+                if i_each == 0:
+                    n_q, n_k = b_q.to(tl.float32), b_k.to(tl.float32)
+                    n_q = n_q * (tl.rsqrt(tl.sum(n_q * n_q, axis=0) + 1e-6) * scale)
+                    n_k = n_k * tl.rsqrt(tl.sum(n_k * n_k, axis=0) + 1e-6)
+                    overlap = tl.sum(n_k * n_q, axis=0)
+                    b_z = _log2_decay(b_x.to(tl.float32) + b_bias, a_log, lower_bound, SAFE)
+                    b_decay = tl.exp2(b_z)
+                    b_g = b_z * 0.6931471805599453
+                    beta = _sigmoid(strength.to(tl.float32))
+                    if L > 1:
+                        c_k, c_q, u_k, u_q, b_all = _products(b_w, b_rg, b_e, b_decay * n_k, b_decay * n_q, PRE)
+                b_v = b_v.to(tl.float32)
                 if L == 1:
                     b_o, b_d, b_s = _advance(b_s, b_decay, n_k, n_q, b_v, beta, overlap)
                     tl.store(p_head + o_tile, b_s, mask=m_tile)
                 else:
-                    b_o = tl.zeros([BLOCK_V], dtype=tl.float32)
-                    b_d = tl.zeros([BLOCK_V], dtype=tl.float32)
+                    b_rd = b_rd.to(tl.float32)
+                    s_k = tl.sum(b_s * u_k[None, :], axis=1) + tl.sum(b_rd * c_k[:, None], axis=0)
+                    s_q = tl.sum(b_s * u_q[None, :], axis=1) + tl.sum(b_rd * c_q[:, None], axis=0)
+                    b_d = beta * (b_v - s_k)
+                    b_o = s_q + b_d * overlap
                     if flush:
-                        if records > 0:
-                            p_k = p_ring_k + shared * K + o_k
-                            p_g = p_ring_g + own * K + o_k
-                            b_s = _replayed(b_s, p_d, p_k, p_g, m_v, m_k, records, b_all, V, K, PRE)
-                        tl.store(p_head + o_tile, b_s, mask=m_tile & history)
-                        b_o, b_d, b_s = _advance(b_s, b_decay, n_k, n_q, b_v, beta, overlap)
-                        tl.store(p_head + o_tile, b_s, mask=m_tile & (history == 0))
-                    else:
-                        m_d = (o_l < records)[:, None] & m_v[None, :]
-                        b_rd = tl.load(p_d[None, :] + o_l[:, None] * V, mask=m_d, other=0.0).to(tl.float32)
-                        s_k = tl.sum(b_s * u_k[None, :], axis=1) + tl.sum(b_rd * c_k[:, None], axis=0)
-                        s_q = tl.sum(b_s * u_q[None, :], axis=1) + tl.sum(b_rd * c_q[:, None], axis=0)
-                        b_d = beta * (b_v - s_k)
-                        b_o = s_q + b_d * overlap
+                        p_k = p_ring_k + shared * K + o_k
+                        p_g = p_ring_g + own * K + o_k
+                        b_s = _replayed(b_s, p_d, p_k, p_g, m_v, m_k, records, b_all, V, K, PRE, CHUNK)
+                        # With the token, unless it becomes a record.
+                        b_last = tl.where(history, 0.0, b_z)
+                        b_s = b_s * tl.exp2(b_last)[None, :] + tl.where(history, 0.0, b_d)[:, None] * n_k[None, :]
+                        tl.store(p_head + o_tile, b_s, mask=m_tile)
                     if CIRCULAR:
                         # Record 0 is overwritten only after all threads have read it.
                         tl.debug_barrier()
                     tl.store(p_d + at * V, b_d.to(p_ring_d.dtype.element_ty), mask=m_v & appended)
                 tl.store(p_out + (i_b * HV + i_h) * V + o_v, b_o.to(p_out.dtype.element_ty), mask=m_v)
             if L > 1:
-                once = appended & (tl.program_id(0) == 0)
-                if PRE:
-                    b_t = tl.where(history, 0.0, 1.0) * b_e + b_g
-                    b_new = n_k * tl.exp2(b_t * -1.4426950408889634)
-                    p_new = p_ring_k + (own + at) * K + o_k
-                    tl.store(p_new, b_new.to(p_ring_k.dtype.element_ty), mask=m_k & once)
-                    tl.store(p_ring_g + (own + at) * K + o_k, b_t, mask=m_k & once)
-                else:
-                    tl.store(p_ring_g + (own + at) * K + o_k, b_g, mask=m_k & once)
-                    # The key is the group's: its last head writes it, when all of them have read the old one.
-                    p_new = p_ring_k + ((slot * H + i_q) * L + at) * K + o_k
-                    last = i_h % GROUP == GROUP - 1
-                    tl.store(p_new, n_k.to(p_ring_k.dtype.element_ty), mask=m_k & once & last)
+                once = m_k & appended & (tl.program_id(0) == 0)
+                # The key is the group's: its last head writes it, when all of them have read the old one.
+                m_key = once & (i_h % GROUP == GROUP - 1)
+                p_k = p_ring_k + (shared + at) * K + o_k
+                _append(p_k, p_ring_g + (own + at) * K + o_k, n_k, b_g, b_e, m_key, once, history, PRE)
     else:
         for i_e in tl.static_range(HEADS_EACH):
             for i_each in tl.static_range(BLOCKS_EACH):
@@ -385,7 +439,11 @@ def _problems(tensors: dict[str, torch.Tensor]) -> list[str]:
     }
     found = [f"{n} is {tuple(tensors[n].shape)}; allowed: {s}" for n, s in wanted.items() if tensors[n].shape != s]
     rows = ("mixed_qkv", "a", "b")
-    found += [f"the last axis of {n} must be contiguous" for n in rows if tensors[n].stride(1) != 1 and tensors[n].shape[1] > 1]
+    found += [
+        f"the last axis of {n} must be contiguous"
+        for n in rows
+        if tensors[n].stride(1) != 1 and tensors[n].shape[1] > 1
+    ]
     whole = [n for n in wanted if n not in rows and not tensors[n].is_contiguous()]
     found += [f"{n} must be contiguous" for n in whole]
     if not state[:1].is_contiguous():

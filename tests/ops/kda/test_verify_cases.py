@@ -25,7 +25,9 @@ def test_the_convolution_rounds_alike_in_fp32_and_fp64() -> None:
 
 
 SEEDS = (*range(2026, 2041), *(20261130 + trial + twin for trial in range(8) for twin in (0, 500009)))
-SMALL = {row.label: row for row in (*cases.capture_rows("kda.verify_ring"), *cases.rows("kda.verify_ring", batches=(1,)))}
+SMALL = {
+    row.label: row for row in (*cases.capture_rows("kda.verify_ring"), *cases.rows("kda.verify_ring", batches=(1,)))
+}
 
 
 @given(label=st.sampled_from(sorted(SMALL)), seed=st.sampled_from(SEEDS))

@@ -26,6 +26,13 @@ ROWS = OP.cases.capture_rows()
 TOKEN = ("mixed_qkv", "a", "b", "a_log", "dt_bias")
 
 
+def fewer(row: Row, requests: int) -> Row:
+    """The row with two value heads and so many requests at most: the interpreter runs one program at a time."""
+    axes = row.parameters
+    small = {"B": min(axes["B"], requests), "HV": 2, "H": 2 * axes["H"] // axes["HV"]}
+    return replace(row, parameters={**axes, **small})
+
+
 def judged(arm: object, row: Row, role: str) -> tuple[str, ...]:
     """Checks that an arm fails on a row."""
     capture = SimpleNamespace(
@@ -38,14 +45,14 @@ def judged(arm: object, row: Row, role: str) -> tuple[str, ...]:
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.label)
 def test_it_passes_every_check_of_the_referee(row: Row) -> None:
     """Both flushes, both kinds of keys, forced flushes, one place, padding, free strides, untouched places."""
-    assert judged(REPLAY, row, "candidate") == ()
+    assert judged(REPLAY, fewer(row, 3), "candidate") == ()
 
 
 @pytest.mark.parametrize("arm", OP.baselines.ARMS, ids=lambda arm: arm.name)
 @pytest.mark.parametrize("row", ROWS[1:3], ids=lambda row: row.label)
 def test_baselines_are_right(arm: object, row: Row) -> None:
     """The kernel that makes the state every time, and torch."""
-    assert judged(arm, row, "baseline") == ()
+    assert judged(arm, fewer(row, 3), "baseline") == ()
 
 
 def with_bound(call: Call, bound: float | None) -> Call:
@@ -113,9 +120,7 @@ def run(row: Row, tokens: int, forced: tuple[int, ...] = ()) -> tuple[torch.Tens
 @pytest.mark.parametrize("row", ROWS[:4], ids=lambda row: row.label)
 def test_long_runs_follow_the_recurrence(row: Row) -> None:
     """Tokens past a flush, with a forced one: records in BF16 cost a few 1e-3, and nothing drifts away."""
-    axes = row.parameters
-    few = replace(row, parameters={**axes, "B": 2, "HV": 2, "H": 2 * axes["H"] // axes["HV"]})
-    outs, rights = run(few, axes["L"] + 3, forced=(2,))
+    outs, rights = run(fewer(row, 2), row.parameters["L"] + 3, forced=(2,))
     errors = [rel_l2(o, r) for o, r in zip(outs, rights, strict=True)]
     assert max(errors) < 1e-2
 
