@@ -218,6 +218,7 @@ UNMIRRORED: dict[str, str] = {
     "dispatch/dispatch_overhead.py": "the benchmark in benchmarks/",
     "dispatch/dispatcher_cache.py": "the cache of dispatcher.py",
     "dispatch/dispatcher_gpu.py": "dispatcher.py in graph capture",
+    "dispatch/kda_contracts.py": "the contracts of candidates in notebooks/candidates",
     "verify/in_place.py": "calls that update a tensor in place, through launches, checks and the timing's recheck",
     "ops/nvfp4_gemm/portable.py": "a candidate in notebooks/candidates",
     "ops/nvfp4_gemm/streamed.py": "a candidate in notebooks/candidates",
