@@ -15,6 +15,7 @@ import torch
 
 from kda_lab import interpreter, runtime
 from kda_lab.contracts.model import Declaration
+from kda_lab.dispatch.dispatcher import DISPATCHER
 from kda_lab.dispatch.kernel_files import CUDA, DEVICE_SUFFIX, KernelFiles, digest_of, kernel_files, require_held
 from kda_lab.dispatch.loader import import_bytes, load_kernel, read_source
 from kda_lab.errors import KernelLoadError, ParameterError, Reason, UnavailableError
@@ -181,10 +182,16 @@ class DispatchedArm:
 
 
 def dispatched_arm(spec: OpSpec) -> DispatchedArm:
-    """The public function of an op: `kda_lab.qsa.packed_decode` of `qsa.packed_decode`."""
+    """The public function of an op: `kda_lab.qsa.packed_decode` of `qsa.packed_decode`.
+
+    Its hash is that of all the op's exported kernels, since it may pick any of them; empty where there is none.
+    """
     family, function = spec.name.split(".")
     # By name: the doors are a layer above the ops.
-    return DispatchedArm(DISPATCHED, spec, getattr(importlib.import_module(f"kda_lab.{family}"), function))
+    door = getattr(importlib.import_module(f"kda_lab.{family}"), function)
+    own = [folder.contract for folder in DISPATCHER.folders() if folder.contract.op == spec.name]
+    sources = [source.sha256 for contract in own for source in contract.sources]
+    return DispatchedArm(DISPATCHED, spec, door, digest_of(sources) if sources else "")
 
 
 def find_arm(op_name: str, name: str) -> Arm:

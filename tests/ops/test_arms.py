@@ -114,6 +114,9 @@ def test_the_door_can_stand_among_the_kernels() -> None:
     """Its name gives the op's public function, in the candidate's place."""
     ((arm, role),) = arms.chosen_arms(OP, ["dispatched"], [], CANDIDATES, EXPORTED)
     assert (arm.name, role, arm.door) == ("dispatched", "candidate", kda_lab.qsa.packed_decode)
+    assert len(arm.source_sha256) == 64
+    ((unserved, _),) = arms.chosen_arms("qsa.topk_blocks", ["dispatched"], [], CANDIDATES, EXPORTED)
+    assert unserved.source_sha256 == ""
 
 
 def test_a_launcher_passes_the_op_s_signature() -> None:
