@@ -13,6 +13,7 @@ import torch
 
 from kda_lab import interpreter, qsa
 from kda_lab.captures.store import CaptureSet
+from kda_lab.contracts.shapes import rule_holds
 from kda_lab.dispatch.dispatcher import DISPATCHER
 from kda_lab.dispatch.loader import load_kernel, read_contract, read_contracts
 from kda_lab.errors import ContractError, KernelLoadError
@@ -27,11 +28,22 @@ CAPTURES = ROOT / "data" / "captures"
 PINNED_LIMIT = 5e-3
 
 
-def test_the_package_has_a_qsa_kernel() -> None:
-    """The package ships a kernel for packed decode, qualified on SM90 only."""
+def test_the_package_has_its_qsa_kernels() -> None:
+    """The package ships two kernels for packed decode, qualified on SM90 only; the clustered one is for SM90 alone."""
     found = [f.contract for f in read_contracts(KERNELS) if f.contract.op == "qsa.packed_decode"]
     statuses = {c.kernel: {a.capability: a.status for a in c.architectures} for c in found}
-    assert statuses == {"qsa_packed_decode_grouped": {(9, 0): "qualified", (12, 0): "compiled", (12, 1): "compiled"}}
+    assert statuses == {
+        "qsa_packed_decode_clustered": {(9, 0): "qualified", (12, 0): "refused", (12, 1): "refused"},
+        "qsa_packed_decode_grouped": {(9, 0): "qualified", (12, 0): "compiled", (12, 1): "compiled"},
+    }
+
+
+def test_every_batch_has_one_qsa_kernel() -> None:
+    """Of the batches that the source thread allows, each is dispatched by exactly one of them in both topologies."""
+    rules = [r for f in read_contracts(KERNELS) if f.contract.op == "qsa.packed_decode" for r in f.contract.dispatched]
+    for heads, kv_heads in ((24, 2), (12, 1)):
+        served = [sum(rule_holds(r, {"HQ": heads, "HKV": kv_heads, "B": b}) for r in rules) for b in range(1, 129)]
+        assert served == [1] * 128
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda p: p.name)

@@ -67,7 +67,7 @@ def test_on_a_gpu_every_stage_and_way_is_timed(
 
     def time_rows(op: Op, rows: list[Row], arms: list[tuple[Arm, str]], run: RunFolder, **how: object) -> None:
         asked[rows[0].label] = [(arm.name, role) for arm, role in arms]
-        assert how["protocol"].label == "v1 (trials=7, max_calls_per_graph=256)"  # type: ignore[attr-defined]
+        assert how["protocol"].label == "v1 (trials=7, max_calls_per_graph=1024, max_graph_us=20000.0)"  # type: ignore[attr-defined]
 
     monkeypatch.setattr(qsa_session, "why_not_timed", lambda device: "")
     monkeypatch.setattr(qsa_session, "time_rows", time_rows)
