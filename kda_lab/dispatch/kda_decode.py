@@ -8,18 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from kda_lab.dispatch.kda_recurrence import (
-    advance,
-    convolved,
-    for_value_heads,
-    log_decay,
-    masked,
-    normalised,
-    read_out,
-    read_slots,
-    split_heads,
-    write_slots,
-)
+from kda_lab.dispatch.kda_recurrence import convolved, log_decay, masked, read_slots, split_heads, step, write_slots
 from kda_lab.dispatch.torch_fallback import torch_fallback
 
 
@@ -113,10 +102,10 @@ def _step(
     indices: torch.Tensor,
 ) -> torch.Tensor:
     """The output [B, HV, V] in FP32, zero where an index is negative; the slots of the others are updated."""
-    live, HV, K = indices >= 0, state.shape[1], state.shape[3]
-    after = advance(read_slots(state, indices), for_value_heads(normalised(k), HV), v, g, beta)
+    live = indices >= 0
+    after, out = step(read_slots(state, indices), q, k, v, g, beta)
     write_slots(state, indices, after, live)
-    return masked(read_out(after, for_value_heads(normalised(q), HV) * K**-0.5), live)
+    return masked(out, live)
 
 
 _STEP = {

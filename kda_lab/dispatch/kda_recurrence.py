@@ -114,3 +114,17 @@ def advance(state: torch.Tensor, k: torch.Tensor, v: torch.Tensor, g: torch.Tens
 def read_out(state: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
     """S q: [..., V] of a state [..., V, K] and q [..., K]."""
     return (state @ q[..., None])[..., 0]
+
+
+def step(
+    state: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, g: torch.Tensor, beta: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The state [..., HV, V, K] after a token and what the token reads from it, [..., HV, V].
+
+    Args:
+        q, k: [..., H, K], before normalisation.
+        v: [..., HV, V]. g: [..., HV, K]. beta: [..., HV].
+    """
+    HV, K = state.shape[-3], state.shape[-1]
+    after = advance(state, for_value_heads(normalised(k), HV), v, g, beta)
+    return after, read_out(after, for_value_heads(normalised(q), HV) * K**-0.5)

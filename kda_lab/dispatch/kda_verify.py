@@ -18,9 +18,9 @@ from kda_lab.dispatch.kda_recurrence import (
     log_decay,
     masked,
     normalised,
-    read_out,
     read_slots,
     split_heads,
+    step,
     write_slots,
 )
 from kda_lab.dispatch.torch_fallback import torch_fallback
@@ -168,8 +168,7 @@ def _tokens(inputs: Sequence[torch.Tensor], lower_bound: float | None) -> Iterat
         mixed, window = convolved(mixed_qkv[:, t], window, conv_weight)
         q, k, v = split_heads(mixed, HV, V, K)
         g, beta = log_decay(a[:, t], a_log, dt_bias, lower_bound), torch.sigmoid(b[:, t].float())
-        now = advance(now, for_value_heads(normalised(k), HV), v, g, beta)
-        out = read_out(now, for_value_heads(normalised(q), HV) * K**-0.5)
+        now, out = step(now, q, k, v, g, beta)
         yield _Token(*(masked(part, live) for part in (out, window, now, k, v, g, beta)))
 
 

@@ -77,3 +77,70 @@ def rising_limits(
     row_floor = floor if row_floor is None else row_floor
     check_floors(room, floor, row_floor)
     return Limits(error=max(error, factor * floor), row_max=max(error, factor * row_floor))
+
+
+@dataclass(frozen=True)
+class Rising:
+    """The limits of an op that judges both kinds alike: a number, or a multiple of the rounding floor where that is more."""
+
+    room: str
+    """The op, for the error text."""
+    error: float
+    """Of whole outputs."""
+    factor: float
+    """Room above the emulated floor."""
+    row_error: float | None = None
+    """Of the worst row; None takes `error`."""
+    row_factor: float | None = None
+    """None takes `factor`."""
+    updated_error: float | None = None
+    """Of what is updated in place; None takes `error`."""
+
+    def limits(self, kind: str, floor: float, row_floor: float | None = None) -> Limits:
+        """Limits of the outputs for a capture of this kind.
+
+        Args:
+            kind: `real` or `synthetic`; both are judged alike, since rounding costs the same on either.
+            floor: rel-L2 of `oracle.emulate` against `oracle.oracle_fp64` on the capture, over the worst output.
+            row_floor: the same over its worst row; None where only `floor` is known, which counts as the row's too.
+
+        Raises:
+            ParameterError: unknown kind, or a floor that is negative or not finite.
+        """
+        whole = rising_limits(self.room, kind, floor, row_floor, error=self.error, factor=self.factor)
+        if self.row_error is None and self.row_factor is None:
+            return whole
+        error = self.error if self.row_error is None else self.row_error
+        factor = self.factor if self.row_factor is None else self.row_factor
+        row_floor = floor if row_floor is None else row_floor
+        return Limits(error=whole.error, row_max=max(error, factor * row_floor))
+
+    def updated_limit(self, kind: str, floor: float) -> float:
+        """Limit of what is updated in place, rel-L2: of FP32 pools its own; a BF16 pool's rounding floor lifts it.
+
+        Args:
+            kind: `real` or `synthetic`.
+            floor: as for `limits`, over the worst of what is updated.
+
+        Raises:
+            ParameterError: unknown kind, or a floor that is negative or not finite.
+        """
+        error = self.error if self.updated_error is None else self.updated_error
+        return rising_limits(self.room, kind, floor, None, error=error, factor=self.factor).error
+
+
+def exact_gates(
+    *,
+    written: str = "elements that no launch wrote",
+    guards: str = "elements written outside the outputs",
+    inputs: str = "inputs whose bits changed",
+    repeat: str = "outputs whose bits differ between launches",
+) -> tuple[Gate, ...]:
+    """The rows of a table that let no element pass, in the order of the checks; the words say what an op counts."""
+    return (
+        Gate("output_written", written, 0.0, 0.0, EXACT),
+        Gate("output_finite", "elements that are NaN or infinite", 0.0, 0.0, EXACT),
+        Gate("guards", guards, 0.0, 0.0, EXACT),
+        Gate("inputs_unchanged", inputs, 0.0, 0.0, EXACT),
+        Gate("repeat_bits", repeat, 0.0, 0.0, EXACT),
+    )

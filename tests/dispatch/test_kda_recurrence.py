@@ -68,6 +68,7 @@ def test_gate_step_and_convolution_are_those_of_the_ops(lower_bound: float | Non
     )
     torch.testing.assert_close(after.double(), kept, rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(out.double(), wanted, rtol=1e-5, atol=1e-6)
+    assert all(torch.equal(x, y) for x, y in zip(shared.step(state, q, k, v, g, beta), (after, out), strict=True))
     x, window = torch.randn(2, 5, generator=draw).bfloat16(), torch.randn(2, 3, 5, generator=draw).bfloat16()
     weight = torch.randn(4, 5, generator=draw)
     y, shifted = shared.convolved(x, window, weight)

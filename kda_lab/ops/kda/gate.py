@@ -13,9 +13,16 @@ from torch.nn.functional import softplus
 
 from kda_lab.errors import ParameterError, Reason
 from kda_lab.ops.kda.geometry import LOWER_BOUND, ROOM
+from kda_lab.ops.protocol import Call
 
 SOFTPLUS_LINEAR_ABOVE = 20.0
 """Beyond it softplus(x) is taken as x: the difference is below FP32's last bit."""
+
+
+def bound_of(call: Call) -> float | None:
+    """The lower bound of a call's gate; None, given or for want of the scalar, for the softplus gate."""
+    given = call.scalars.get("lower_bound")
+    return None if given is None else float(given)
 
 
 def log_decay(

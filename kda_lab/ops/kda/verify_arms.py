@@ -2,49 +2,34 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-import torch
-
-from kda_lab import interpreter
-from kda_lab.ops import arms
 from kda_lab.ops.kda import verify_oracle
-from kda_lab.ops.kda.wrong_verify import bound_of
+from kda_lab.ops.kda.gate import bound_of
+from kda_lab.ops.kda.reference_arms import TritonArm
 from kda_lab.ops.protocol import Call, Launcher
 
 
-@dataclass(frozen=True)
-class ChainArm:
-    """Convolution, gates and recurrence as separate kernels; all launchers of a bind share their scratch."""
+def chain_arm(name: str, *, snapshots: bool = False) -> TritonArm:
+    """Convolution, gates and recurrence as separate kernels; all launchers of a bind share their scratch.
 
-    name: str
-    snapshots: bool = False
-    """Also keep the state after each token, asked for or not."""
-    reads_live_lengths: bool = True
+    Args:
+        snapshots: also keep the state after each token, asked for or not.
+    """
+    return TritonArm(name, (Path(__file__).with_name("plain_verify.py"),), partial(_chain, snapshots))
 
-    @property
-    def source_sha256(self) -> str:
-        return hashlib.sha256(Path(__file__).with_name("plain_verify.py").read_bytes()).hexdigest()
 
-    def unavailable(self, device: torch.device) -> str:
-        """Why its kernels cannot run on `device`; empty when they can."""
-        return arms.cuda_or_interpreter(device, self.name)
+def _chain(snapshots: bool, calls: Sequence[Call]) -> list[Launcher]:
+    from kda_lab.ops.kda import plain_verify  # lazy: triton
 
-    def bind(self, calls: Sequence[Call]) -> list[Launcher]:
-        """One launcher a call; on a CPU the interpreter is mended first."""
-        if calls[0].device.type == "cpu":
-            interpreter.ensure_faithful()
-        from kda_lab.ops.kda import plain_verify  # lazy: triton
-
-        wanted = self.snapshots and "snapshots" not in calls[0].outputs
-        scratch = plain_verify.scratch_for(calls[0], wanted)
-        return [lambda call=call: plain_verify.chain(call, scratch, bound_of(call)) for call in calls]  # type: ignore[misc]
+    wanted = snapshots and "snapshots" not in calls[0].outputs
+    scratch = plain_verify.scratch_for(calls[0], wanted)
+    return [lambda call=call: plain_verify.chain(call, scratch, bound_of(call)) for call in calls]  # type: ignore[misc]
 
 
 def torch_reference(call: Call) -> None:
     """Eager torch, token by token in FP32."""
-    for name, value in verify_oracle.emulated(call).items():
+    for name, value in verify_oracle.emulate(call).items():
         call.outputs[name].copy_(value)

@@ -10,7 +10,8 @@ two of them. Drawn inputs have no such value: the ring is then exact, and the st
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -205,6 +206,49 @@ def work(call: Call) -> Work:
     return Work(bytes_read=read, bytes_written=written, flops=7 * elements * live * call.facts["T"])
 
 
+def draft_outputs(facts: dict[str, Any], device: torch.device | str) -> Tensors:
+    """Buffers for what both ops give: `out` [B, T, HV, V] and `windows` [B, T, 3, C], bf16."""
+    heads, B, T = heads_of_facts(facts), facts["B"], facts["T"]
+    bf16: dict[str, Any] = {"dtype": torch.bfloat16, "device": device}
+    return {
+        "out": torch.empty(B, T, heads.HV, heads.V, **bf16),
+        "windows": torch.empty(B, T, 3, heads.width, **bf16),
+    }
+
+
+@dataclass(frozen=True)
+class Cases:
+    """Rows and calls of one of the two ops."""
+
+    op: str
+    """Dotted name."""
+    outputs: Callable[[dict[str, Any], torch.device | str], Tensors]
+    """Buffers for the outputs of a call with these facts, on a device."""
+
+    def rows(
+        self, heads: Sequence[int] = HEADS, batches: Sequence[int] = BATCHES, tokens: Sequence[int] = TOKENS
+    ) -> list[Row]:
+        """Benchmark rows, one for each head count, batch and number of tokens, in that order: `hv12-B32-T4`."""
+        return rows(self.op, heads, batches, tokens)
+
+    def capture_rows(self) -> list[Row]:
+        """The rows of the committed captures; drawn from seed 0."""
+        return capture_rows(self.op)
+
+    def synthesise(self, row: Row, seed: int, device: torch.device | str = "cpu") -> Call:
+        """A call of a row, whose convolved values are far from every rounding boundary."""
+        inputs, scalars, facts = drawn(row, seed, device)
+        return Call(self.op, inputs, scalars, self.outputs(facts, device), row.label, facts)
+
+    def make_sets(self, row: Row, count: int, seed: int, device: torch.device | str) -> list[Call]:
+        """`count` distinct calls of one row for cold timing, each on pools of its own."""
+        scalars = {"lower_bound": row.parameters["lower_bound"]}
+        return [
+            Call(self.op, inputs, scalars, self.outputs(facts, device), row.label, facts)
+            for inputs, facts in light(row, count, seed, device)
+        ]
+
+
 def with_guard_slots(call: Call, count: int) -> Call:
     """The call with up to two more slots of NaN behind its pools: more would be gigabytes for a model's heads."""
     extra, wide = min(count, SPARE_SLOTS), WIDE if call.facts["wide"] else 0
@@ -213,8 +257,11 @@ def with_guard_slots(call: Call, count: int) -> Call:
     return call.with_inputs(**pools, **{name: _spaced(call.inputs[name].contiguous(), wide) for name in ROWS})
 
 
-def changed(call: Call, which: str, seed: int) -> Tensors:
+def changed(call: Call, which: str, seed: int, source: Call | None = None) -> Tensors:
     """New contents of every input: other tokens, weights and states; with `slots` in other slots and other padding.
+
+    Args:
+        source: not used: every capture is synthetic.
 
     Raises:
         ParameterError: an unknown change.

@@ -1,4 +1,9 @@
-"""References and allowances of the two verify ops, which differ only in which outputs they keep."""
+"""References and allowances of the two verify ops, which differ only in which outputs they keep.
+
+Axes: B requests, T tokens, H query and key heads, HV value heads, K and V channels, C = 2·H·K + HV·V. The convolution
+is rounded to BF16 before the recurrence; a request with index -1 gives zeros everywhere. The formulas stand in
+`kda_lab/ops/kda/speculative.py`. All functions read the call on its device and write nothing.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +11,7 @@ from collections.abc import Callable
 
 import torch
 
+from kda_lab.ops.kda.gate import bound_of
 from kda_lab.ops.kda.speculative import Tensors, drafted, outputs_of, states_of
 from kda_lab.ops.kda.tolerance import FP32_SUMS, rounded_row, summed
 from kda_lab.ops.protocol import Call
@@ -16,14 +22,22 @@ LEAST_GATE = 1e-6
 
 def reference(call: Call, dtype: torch.dtype) -> Tensors:
     """The call's outputs in `dtype` throughout; nothing but the convolution is rounded."""
-    lower_bound = call.scalars["lower_bound"]
-    bound = float(lower_bound) if isinstance(lower_bound, (int, float)) else None
-    draft = drafted(call.inputs, bound, dtype)
+    draft = drafted(call.inputs, bound_of(call), dtype)
     found = outputs_of(draft, states_of(call.inputs["state"], call.inputs["state_indices"]).to(dtype))
     return {name: found[name] for name in call.outputs}
 
 
-def emulated(call: Call) -> Tensors:
+def oracle_fp32(call: Call) -> Tensors:
+    """Every output in FP32, unrounded."""
+    return reference(call, torch.float32)
+
+
+def oracle_fp64(call: Call) -> Tensors:
+    """Every output in FP64, the arbiter."""
+    return reference(call, torch.float64)
+
+
+def emulate(call: Call) -> Tensors:
     """What a correct kernel returns: FP32 throughout, each output rounded to its dtype once."""
     return {name: value.to(call.outputs[name].dtype) for name, value in reference(call, torch.float32).items()}
 
@@ -41,5 +55,9 @@ ALLOWED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 def allowance(call: Call, exact: Tensors) -> Tensors:
-    """Error allowed to each element; 0 for copies, for what was rounded to BF16 and for padding."""
+    """Error allowed to each element; 0 for windows, for what the convolution gives and for padding.
+
+    Args:
+        exact: from `oracle_fp64`.
+    """
     return {name: ALLOWED[name](exact[name]) for name in call.outputs}

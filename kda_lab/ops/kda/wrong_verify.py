@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from kda_lab.ops.kda.gate import log_decay
+from kda_lab.ops.kda.gate import bound_of, log_decay
 from kda_lab.ops.kda.recurrence import normalise_k, normalise_q
 from kda_lab.ops.kda.speculative import (
     Draft,
@@ -24,12 +24,6 @@ from kda_lab.ops.kda.speculative import (
 )
 from kda_lab.ops.protocol import Call, Mutant
 from kda_lab.ops.wrong import all_zero, baked, plain, untouched
-
-
-def bound_of(call: Call) -> float | None:
-    """The safe gate's bound; None for softplus."""
-    given = call.scalars["lower_bound"]
-    return float(given) if isinstance(given, (int, float)) else None
 
 
 def _right_step(

@@ -5,70 +5,51 @@ The first arm is the speed baseline: every ratio of a report divides by it.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from kda_lab import interpreter
 from kda_lab.dispatch.kda_residuals import attn_residuals
-from kda_lab.ops import arms
+from kda_lab.ops.kda.reference_arms import TritonArm, memory_of
 from kda_lab.ops.kda_attn_residuals.oracle import epsilon_of, valid_of
 from kda_lab.ops.kda_attn_residuals.spec import SPEC
 from kda_lab.ops.protocol import Arm, Call, FunctionArm, Launcher
 
 
-@dataclass(frozen=True)
-class ThreeLaunchArm:
+def _three_launch(calls: Sequence[Call]) -> list[Launcher]:
     """Scores, mix, norm: three launches of `three_launch.py`, and one more each for an addition and a snapshot.
 
     All launchers of a bind share one scratch, as the layers of a server do.
     """
+    from kda_lab.ops.kda_attn_residuals import three_launch  # lazy: triton
 
-    name: str = "three_launch"
-    reads_live_lengths: bool = True
+    scratch = three_launch.Scratch(calls[0].inputs["prefix"], valid_of(calls[0]) + 1)
 
-    @property
-    def source_sha256(self) -> str:
-        return hashlib.sha256(Path(__file__).with_name("three_launch.py").read_bytes()).hexdigest()
+    def bound(call: Call) -> Launcher:
+        bank, prefix = call.outputs["bank"], call.outputs["prefix"]
+        weights = (call.inputs["score_weight"], call.inputs["out_weight"])
+        valid, epsilon = valid_of(call), epsilon_of(call)
 
-    def unavailable(self, device: torch.device) -> str:
-        """Why its kernels cannot run on `device`; empty when they can."""
-        return arms.cuda_or_interpreter(device, self.name)
+        def launch() -> None:
+            if call.scalars["add_delta"]:
+                prefix.add_(call.inputs["delta"])
+            three_launch.mix_and_norm((bank, prefix), weights, scratch, call.outputs["out"], valid, epsilon)
+            if call.scalars["write_prefix"]:
+                bank[:, valid].copy_(prefix)
 
-    def bind(self, calls: Sequence[Call]) -> list[Launcher]:
-        """One launcher a call; on a CPU the interpreter is mended first."""
-        if calls[0].device.type == "cpu":
-            interpreter.ensure_faithful()
-        from kda_lab.ops.kda_attn_residuals import three_launch  # lazy: triton
+        return launch
 
-        scratch = three_launch.Scratch(calls[0].inputs["prefix"], valid_of(calls[0]) + 1)
-
-        def bound(call: Call) -> Launcher:
-            bank, prefix = call.outputs["bank"], call.outputs["prefix"]
-            weights = (call.inputs["score_weight"], call.inputs["out_weight"])
-            valid, epsilon = valid_of(call), epsilon_of(call)
-
-            def launch() -> None:
-                if call.scalars["add_delta"]:
-                    prefix.add_(call.inputs["delta"])
-                three_launch.mix_and_norm((bank, prefix), weights, scratch, call.outputs["out"], valid, epsilon)
-                if call.scalars["write_prefix"]:
-                    bank[:, valid].copy_(prefix)
-
-            return launch
-
-        return [bound(call) for call in calls]
+    return [bound(call) for call in calls]
 
 
 def _reference(call: Call) -> None:
     """The definition in eager FP32 torch, some ten launches on FP32 copies of all rows."""
-    tensors = [call.outputs[name] if name in call.updated else call.inputs[name] for name in SPEC.tensors]
+    tensors = [memory_of(call)[name] for name in SPEC.tensors]
     scalars: dict[str, Any] = dict(call.scalars)
     attn_residuals(*tensors, **scalars, out=call.outputs["out"])
 
 
-ARMS: tuple[Arm, ...] = (ThreeLaunchArm(), FunctionArm("reference", _reference))
+ARMS: tuple[Arm, ...] = (
+    TritonArm("three_launch", (Path(__file__).with_name("three_launch.py"),), _three_launch),
+    FunctionArm("reference", _reference),
+)

@@ -6,7 +6,7 @@ round twice, 2.35e-3. Bank and prefix are copies and one rounded sum, whose bits
 
 from __future__ import annotations
 
-from kda_lab.ops.gate import EXACT, Gate, Limits, check_floors, check_kind, rising_limits
+from kda_lab.ops.gate import EXACT, Gate, Rising, check_floors, check_kind, exact_gates
 
 ROOM = "kda.attn_residuals"
 FLOOR_FACTOR = 1.25
@@ -24,29 +24,13 @@ TOLERANCES: tuple[Gate, ...] = (
     Gate("row_max", f"rel-L2 of the worst token against FP32, {_FLOOR}", ERROR, ERROR, _BF16),
     Gate("element_max", f"error of the worst element over its allowance: {_ALLOWED}", 1.0, 1.0, _BF16),
     Gate("error_updated", "rel-L2 over bank and prefix", 0.0, 0.0, _BITS),
-    Gate("output_written", "elements that no launch wrote", 0.0, 0.0, EXACT),
-    Gate("output_finite", "elements that are NaN or infinite", 0.0, 0.0, EXACT),
-    Gate("guards", "elements written outside the outputs", 0.0, 0.0, EXACT),
-    Gate("inputs_unchanged", "inputs whose bits changed", 0.0, 0.0, EXACT),
-    Gate("repeat_bits", "outputs whose bits differ between launches", 0.0, 0.0, EXACT),
+    *exact_gates(),
     Gate("changed_rows", f"all of these on other rows, {_FLOOR}", ERROR, ERROR, _BF16),
     Gate("changed_weights", f"all of these with other weights, {_FLOOR}", ERROR, ERROR, _BF16),
     Gate("state_zero", "elements of state that are not zero between calls", 0.0, 0.0, EXACT),
 )
 
-
-def limits(kind: str, floor: float, row_floor: float | None = None) -> Limits:
-    """Limits of `out` for a capture of this kind.
-
-    Args:
-        kind: `real` or `synthetic`; both are judged alike, since rounding costs the same on either.
-        floor: rel-L2 of `oracle.emulate` against `oracle.oracle_fp64` on the capture.
-        row_floor: the same over its worst token; None where only `floor` is known, which counts as the token's too.
-
-    Raises:
-        ParameterError: unknown kind, or a floor that is negative or not finite.
-    """
-    return rising_limits(ROOM, kind, floor, row_floor, error=ERROR, factor=FLOOR_FACTOR)
+limits = Rising(ROOM, ERROR, FLOOR_FACTOR).limits
 
 
 def updated_limit(kind: str, floor: float) -> float:

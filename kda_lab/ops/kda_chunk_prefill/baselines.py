@@ -5,32 +5,17 @@ The first arm is the speed baseline: every ratio of a report divides by it.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from kda_lab import interpreter, runtime
-from kda_lab.ops import arms
 from kda_lab.ops.kda.chunked import chunked
+from kda_lab.ops.kda.gate import bound_of
+from kda_lab.ops.kda.reference_arms import FlaArm, TritonArm, memory_of
 from kda_lab.ops.kda_chunk_prefill.oracle import compute
 from kda_lab.ops.protocol import Arm, Call, FunctionArm, Launcher
-
-FLA = "fla.ops.kda"
-
-
-def bound_of(call: Call) -> float | None:
-    """The lower bound of a call's gate; None for the softplus gate."""
-    given = call.scalars.get("lower_bound")
-    return None if given is None else float(given)
-
-
-def memory_of(call: Call) -> dict[str, torch.Tensor]:
-    """The op's tensors as a launch may use them: the pool that it updates, and the inputs that it reads."""
-    return {**call.inputs, "state": call.outputs["state"]}
 
 
 class PlainLauncher:
@@ -48,28 +33,11 @@ class PlainLauncher:
         self._module.prefill(memory_of(self._call), bound_of(self._call), self._call.outputs["out"], self._where)
 
 
-@dataclass(frozen=True)
-class PlainArm:
+def _plain(calls: Sequence[Call]) -> list[Launcher]:
     """`plain.py`: gate and sums, scores and inverse, states, outputs, with all that lies between them in memory."""
+    from kda_lab.ops.kda_chunk_prefill import plain  # lazy: triton
 
-    name: str = "plain_four_launches"
-    reads_live_lengths: bool = False
-
-    @property
-    def source_sha256(self) -> str:
-        return hashlib.sha256(Path(__file__).with_name("plain.py").read_bytes()).hexdigest()
-
-    def unavailable(self, device: torch.device) -> str:
-        """Why its kernels cannot run on `device`; empty when they can."""
-        return arms.cuda_or_interpreter(device, self.name)
-
-    def bind(self, calls: Sequence[Call]) -> list[Launcher]:
-        """One launcher a call; on a CPU the interpreter is mended first."""
-        if calls[0].device.type == "cpu":
-            interpreter.ensure_faithful()
-        from kda_lab.ops.kda_chunk_prefill import plain  # lazy: triton
-
-        return [PlainLauncher(plain, call) for call in calls]
+    return [PlainLauncher(plain, call) for call in calls]
 
 
 def _torch(call: Call) -> None:
@@ -79,33 +47,13 @@ def _torch(call: Call) -> None:
     call.outputs["state"].copy_(found["state"])
 
 
-@dataclass(frozen=True)
-class FlaArm:
+class FlaLauncher:
     """fla-core's chunk_kda, V first, from raw gates, with normalisation and gate in its kernels.
 
     It takes states by sequence and returns new tensors: the named states are copied out and back, and the output into
-    place, which the timed launch includes (about 12 us of 550 at 8192 tokens and 12 heads). Lengths and padding are read
-    on the host, so a launcher serves those only.
+    place, which the timed launch includes (about 12 us of 550 at 8192 tokens and 12 heads). It runs on the lengths and
+    slots that the call had when it was bound.
     """
-
-    name: str = "fla_chunk_kda"
-    source_sha256: str = ""
-    reads_live_lengths: bool = False
-
-    def unavailable(self, device: torch.device) -> str:
-        """Why fla-core cannot run on `device`; empty when it can."""
-        if device.type != "cuda":
-            return f"unavailable, because fla-core needs a CUDA device and this one is {device.type}"
-        return runtime.import_optional(FLA).reason
-
-    def bind(self, calls: Sequence[Call]) -> list[Launcher]:
-        """One launcher a call."""
-        prefill = runtime.import_optional(FLA).module.chunk_kda  # type: ignore[union-attr]
-        return [FlaLauncher(prefill, call) for call in calls]
-
-
-class FlaLauncher:
-    """Runs one call on the lengths and slots that it had when it was bound."""
 
     def __init__(self, prefill: Any, call: Call) -> None:
         i, self._prefill, self._call = call.inputs, prefill, call
@@ -148,4 +96,8 @@ class FlaLauncher:
         pool.index_copy_(0, self._slots, last[self._rows])
 
 
-ARMS: tuple[Arm, ...] = (PlainArm(), FunctionArm("torch_chunked", _torch), FlaArm())
+ARMS: tuple[Arm, ...] = (
+    TritonArm("plain_four_launches", (Path(__file__).with_name("plain.py"),), _plain, reads_live_lengths=False),
+    FunctionArm("torch_chunked", _torch),
+    FlaArm("fla_chunk_kda", "fla.ops.kda", "chunk_kda", FlaLauncher),
+)

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from kda_lab.ops.kda.chunked import CHUNK, chunked
-from kda_lab.ops.kda.gate import log_decay
+from kda_lab.ops.kda.gate import bound_of, log_decay
 from kda_lab.ops.kda.geometry import L2_EPSILON
 from kda_lab.ops.kda.recurrence import normalise_k, normalise_q, recurrent
 from kda_lab.ops.kda_chunk_prefill.oracle import Sequence, Tokens, sequences, tokens_of
@@ -77,18 +77,13 @@ def _cut(change: Callable[[Sequence], Sequence]) -> _Prefill:
     return _Prefill(sequences=lambda call: [change(one) for one in sequences(call)])
 
 
-def _bound(call: Call) -> float | None:
-    given = call.scalars.get("lower_bound")
-    return None if given is None else float(given)
-
-
 def _gate(call: Call, **wrong: torch.Tensor | float | None) -> torch.Tensor:
-    given: dict[str, Any] = {**call.inputs, "lower_bound": _bound(call), **wrong}
+    given: dict[str, Any] = {**call.inputs, "lower_bound": bound_of(call), **wrong}
     return log_decay(given["a"].float(), given["a_log"], given["dt_bias"], given["lower_bound"])
 
 
 def _other_gate(tokens: Tokens, call: Call) -> torch.Tensor:
-    return _gate(call, lower_bound=-5.0 if _bound(call) is None else None)
+    return _gate(call, lower_bound=-5.0 if bound_of(call) is None else None)
 
 
 def _raw(call: Call, name: str, heads: torch.Tensor | None = None) -> torch.Tensor:

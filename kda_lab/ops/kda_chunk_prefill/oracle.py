@@ -18,7 +18,7 @@ import torch
 
 from kda_lab.errors import ParameterError, Reason
 from kda_lab.ops.kda.chunked import chunked
-from kda_lab.ops.kda.gate import log_decay
+from kda_lab.ops.kda.gate import bound_of, log_decay
 from kda_lab.ops.kda.geometry import query_head
 from kda_lab.ops.kda.recurrence import normalise_k, normalise_q, recurrent
 from kda_lab.ops.precision import full_fp32
@@ -82,9 +82,8 @@ def tokens_of(call: Call, dtype: torch.dtype) -> Tokens:
     """q, k, v, g and beta of all tokens in `dtype`, heads mapped, q and k normalised."""
     i = call.inputs
     heads = query_head(i["v"].shape[1], i["q"].shape[1]).to(call.device)
-    bound = call.scalars.get("lower_bound")
     a, a_log, dt_bias = (i[n].to(dtype) for n in ("a", "a_log", "dt_bias"))
-    g = log_decay(a, a_log, dt_bias, None if bound is None else float(bound))
+    g = log_decay(a, a_log, dt_bias, bound_of(call))
     q, k = normalise_q(i["q"].to(dtype))[:, heads], normalise_k(i["k"].to(dtype))[:, heads]
     return q, k, i["v"].to(dtype), g, i["beta"].to(dtype)
 

@@ -6,7 +6,7 @@ strength rounded to BF16 moves it by 2e-3. `element_max` demands the bits of eve
 
 from __future__ import annotations
 
-from kda_lab.ops.gate import EXACT, Gate, Limits, rising_limits
+from kda_lab.ops.gate import EXACT, Gate, Rising, exact_gates
 
 ROOM = "kda.fold"
 FLOOR_FACTOR = 1.25
@@ -22,11 +22,11 @@ TOLERANCES: tuple[Gate, ...] = (
     Gate("error_pinned", f"rel-L2 against the pinned pool, {_FLOOR}", ERROR, ERROR, _SOURCE),
     Gate("row_max", f"rel-L2 of the worst row of a state against FP32, {_FLOOR}", ERROR, ERROR, _SOURCE),
     Gate("element_max", f"error of the worst element over its allowance: {_ALLOWED}", 1.0, 1.0, _SOURCE),
-    Gate("output_written", "elements that hold poison", 0.0, 0.0, EXACT),
-    Gate("output_finite", "elements that are NaN or infinite", 0.0, 0.0, EXACT),
-    Gate("guards", "elements written outside the pool", 0.0, 0.0, EXACT),
-    Gate("inputs_unchanged", "inputs whose bits changed", 0.0, 0.0, EXACT),
-    Gate("repeat_bits", "pools whose bits differ between launches", 0.0, 0.0, EXACT),
+    *exact_gates(
+        written="elements that hold poison",
+        guards="elements written outside the pool",
+        repeat="pools whose bits differ between launches",
+    ),
     Gate(
         "changed_accepted", f"as error_fp32, row_max and element_max on other counts, {_FLOOR}", ERROR, ERROR, _SOURCE
     ),
@@ -34,21 +34,6 @@ TOLERANCES: tuple[Gate, ...] = (
     Gate("state_zero", "elements of the kernel's own state that are not zero between calls", 0.0, 0.0, EXACT),
 )
 
-
-def limits(kind: str, floor: float, row_floor: float | None = None) -> Limits:
-    """Limits for a capture of this kind; real and synthetic ones are judged alike.
-
-    Args:
-        kind: `real` or `synthetic`.
-        floor: rel-L2 of `oracle.emulate` against `oracle.oracle_fp64` on the capture.
-        row_floor: the same over its worst row; None where only `floor` is known.
-
-    Raises:
-        ParameterError: unknown kind, or a floor that is negative or not finite.
-    """
-    return rising_limits(ROOM, kind, floor, row_floor, error=ERROR, factor=FLOOR_FACTOR)
-
-
-def updated_limit(kind: str, floor: float) -> float:
-    """The limit of what is updated in place, which here is everything: `limits(kind, floor).error`."""
-    return limits(kind, floor).error
+_RULE = Rising(ROOM, ERROR, FLOOR_FACTOR)
+limits = _RULE.limits
+updated_limit = _RULE.updated_limit

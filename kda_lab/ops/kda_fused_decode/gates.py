@@ -7,7 +7,7 @@ results: an element that lies near a tie may round the other way, which moves a 
 
 from __future__ import annotations
 
-from kda_lab.ops.gate import EXACT, Gate, Limits, check_floors, check_kind, rising_limits
+from kda_lab.ops.gate import EXACT, Gate, Rising, exact_gates
 
 ROOM = "kda.fused_decode"
 FLOOR_FACTOR = 1.25
@@ -26,37 +26,12 @@ TOLERANCES: tuple[Gate, ...] = (
     Gate("row_max", f"rel-L2 of the worst output row against FP32, {_FLOOR}", ERROR, ERROR, _BF16),
     Gate("element_max", f"error of the worst element over its allowance: {_ALLOWED}", 1.0, 1.0, _STATE),
     Gate("error_updated", f"rel-L2 of the worse pool against FP32, {_FLOOR}", STATE_ERROR, STATE_ERROR, _STATE),
-    Gate("output_written", "elements that no launch wrote", 0.0, 0.0, EXACT),
-    Gate("output_finite", "elements that are NaN or infinite", 0.0, 0.0, EXACT),
-    Gate("guards", "elements written outside the outputs: gaps between slots among them", 0.0, 0.0, EXACT),
-    Gate("inputs_unchanged", "inputs whose bits changed", 0.0, 0.0, EXACT),
-    Gate("repeat_bits", "outputs whose bits differ between launches", 0.0, 0.0, EXACT),
+    *exact_gates(guards="elements written outside the outputs: gaps between slots among them"),
     Gate("changed_operands", f"all errors above on new operands, windows and states, {_FLOOR}", ERROR, ERROR, _BF16),
     Gate("changed_slots", f"the same with the requests in other slots, {_FLOOR}", ERROR, ERROR, _BF16),
     Gate("state_zero", "elements of scratch that are not zero between calls", 0.0, 0.0, EXACT),
 )
 
-
-def limits(kind: str, floor: float, row_floor: float | None = None) -> Limits:
-    """Limits of the output for a capture of this kind.
-
-    Args:
-        kind: `real` or `synthetic`; both are judged alike, since rounding costs the same on either.
-        floor: rel-L2 of `oracle.emulate` against `oracle.oracle_fp64` on the capture.
-        row_floor: the same over its worst row; None where only `floor` is known, which counts as the row's too.
-
-    Raises:
-        ParameterError: unknown kind, or a floor that is negative or not finite.
-    """
-    return rising_limits(ROOM, kind, floor, row_floor, error=ERROR, factor=FLOOR_FACTOR)
-
-
-def updated_limit(kind: str, floor: float) -> float:
-    """Limit of the pools: 5e-5 for FP32 states; a BF16 pool's own rounding floor lifts it.
-
-    Raises:
-        ParameterError: unknown kind, or a floor that is negative or not finite.
-    """
-    check_kind(ROOM, kind)
-    check_floors(ROOM, floor, floor)
-    return max(STATE_ERROR, FLOOR_FACTOR * floor)
+_RULE = Rising(ROOM, ERROR, FLOOR_FACTOR, updated_error=STATE_ERROR)
+limits = _RULE.limits
+updated_limit = _RULE.updated_limit

@@ -5,17 +5,15 @@ The first arm is the speed baseline: every ratio of a report divides by it.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from kda_lab import interpreter, runtime
 from kda_lab.dispatch.kda_decode import packed_decode
-from kda_lab.ops import arms
+from kda_lab.ops.kda.gate import bound_of
+from kda_lab.ops.kda.reference_arms import FlaArm, TritonArm, memory_of
 from kda_lab.ops.kda_packed_decode.oracle import live_rows, split_heads
 from kda_lab.ops.kda_packed_decode.spec import SPEC
 from kda_lab.ops.protocol import Arm, Call, FunctionArm, Launcher
@@ -24,42 +22,14 @@ FLA = "fla.ops.kda.fused_recurrent"
 """fla-core 0.6 keeps the in-place form of its decode kernel here."""
 
 
-def bound_of(call: Call) -> float | None:
-    """The lower bound of a call's gate; None for the softplus gate."""
-    given = call.scalars.get("lower_bound")
-    return None if given is None else float(given)
-
-
-def memory_of(call: Call) -> dict[str, torch.Tensor]:
-    """The op's tensors as a launch may use them: the pool that it updates, and the inputs that it reads."""
-    return {**call.inputs, "state": call.outputs["state"]}
-
-
-@dataclass(frozen=True)
-class PlainArm:
+def _plain(calls: Sequence[Call]) -> list[Launcher]:
     """`plain.py`: the generic kernel on q, k and v as views of the mixed row."""
+    from kda_lab.ops.kda_packed_decode import plain  # lazy: triton
 
-    name: str = "plain_triton"
-    reads_live_lengths: bool = True
-
-    @property
-    def source_sha256(self) -> str:
-        return hashlib.sha256(Path(__file__).with_name("plain.py").read_bytes()).hexdigest()
-
-    def unavailable(self, device: torch.device) -> str:
-        """Why its kernel cannot run on `device`; empty when it can."""
-        return arms.cuda_or_interpreter(device, self.name)
-
-    def bind(self, calls: Sequence[Call]) -> list[Launcher]:
-        """One launcher a call; on a CPU the interpreter is mended first."""
-        if calls[0].device.type == "cpu":
-            interpreter.ensure_faithful()
-        from kda_lab.ops.kda_packed_decode import plain  # lazy: triton
-
-        return [
-            lambda call=call: plain.decode(memory_of(call), bound_of(call), call.outputs["out"])  # type: ignore[misc]
-            for call in calls
-        ]
+    return [
+        lambda call=call: plain.decode(memory_of(call), bound_of(call), call.outputs["out"])  # type: ignore[misc]
+        for call in calls
+    ]
 
 
 def _torch(call: Call) -> None:
@@ -68,32 +38,12 @@ def _torch(call: Call) -> None:
     packed_decode(*tensors, lower_bound=bound_of(call), out=call.outputs["out"])
 
 
-@dataclass(frozen=True)
-class FlaArm:
-    """fla-core's recurrent KDA kernel for one token, in place on the pool, V first.
+class FlaLauncher:
+    """fla-core's recurrent KDA kernel for one token, in place on the pool, V first, on copies of the live operands.
 
     It wants q, k and v as tensors of their own and knows no padding: both are prepared outside of what is timed, in
-    fla-core's favour. Which requests are padding is read on the host, so a launcher serves those only.
+    fla-core's favour. Which requests are padding is read on the host.
     """
-
-    name: str = "fla_fused_recurrent"
-    source_sha256: str = ""
-    reads_live_lengths: bool = False
-
-    def unavailable(self, device: torch.device) -> str:
-        """Why fla-core cannot run on `device`; empty when it can."""
-        if device.type != "cuda":
-            return f"unavailable, because fla-core needs a CUDA device and this one is {device.type}"
-        return runtime.import_optional(FLA).reason
-
-    def bind(self, calls: Sequence[Call]) -> list[Launcher]:
-        """One launcher a call, with copies of its operands."""
-        step = runtime.import_optional(FLA).module.fused_recurrent_kda_fwd  # type: ignore[union-attr]
-        return [FlaLauncher(step, call) for call in calls]
-
-
-class FlaLauncher:
-    """Runs one call on copies of its live operands."""
 
     def __init__(self, step: Any, call: Call) -> None:
         self._step, self._call = step, call
@@ -138,4 +88,8 @@ class FlaLauncher:
             call.outputs["out"].index_copy_(0, self._rows, out)
 
 
-ARMS: tuple[Arm, ...] = (PlainArm(), FunctionArm("torch_gathered", _torch), FlaArm())
+ARMS: tuple[Arm, ...] = (
+    TritonArm("plain_triton", (Path(__file__).with_name("plain.py"),), _plain),
+    FunctionArm("torch_gathered", _torch),
+    FlaArm("fla_fused_recurrent", FLA, "fused_recurrent_kda_fwd", FlaLauncher),
+)

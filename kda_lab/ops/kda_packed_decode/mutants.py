@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from kda_lab.ops.kda.gate import beta, log_decay
+from kda_lab.ops.kda.gate import beta, bound_of, log_decay
 from kda_lab.ops.kda.geometry import L2_EPSILON
 from kda_lab.ops.kda.recurrence import normalise_k, normalise_q, step
 from kda_lab.ops.kda_packed_decode.oracle import Operands, live_rows, operands, split_heads
@@ -65,25 +65,20 @@ def _raw_gate(x: Operands, call: Call) -> torch.Tensor:
     return call.inputs["a"][x.rows].float()
 
 
-def _bound(call: Call) -> float | None:
-    given = call.scalars.get("lower_bound")
-    return None if given is None else float(given)
-
-
 def _other_gate(x: Operands, call: Call) -> torch.Tensor:
-    other = -5.0 if _bound(call) is None else None
+    other = -5.0 if bound_of(call) is None else None
     return log_decay(_raw_gate(x, call), call.inputs["a_log"], call.inputs["dt_bias"], other)
 
 
 def _without_bias(x: Operands, call: Call) -> torch.Tensor:
     bias = torch.zeros_like(call.inputs["dt_bias"])
-    return log_decay(_raw_gate(x, call), call.inputs["a_log"], bias, _bound(call))
+    return log_decay(_raw_gate(x, call), call.inputs["a_log"], bias, bound_of(call))
 
 
 def _rate_as_logarithm(x: Operands, call: Call) -> torch.Tensor:
     # exp(log1p(x)) is the rate 1 + x: what an expansion of the exponential to its first term gives.
     rate = call.inputs["a_log"].log1p().nan_to_num(-10.0)
-    return log_decay(_raw_gate(x, call), rate, call.inputs["dt_bias"], _bound(call))
+    return log_decay(_raw_gate(x, call), rate, call.inputs["dt_bias"], bound_of(call))
 
 
 def _heads(call: Call, name: str, x: Operands) -> torch.Tensor:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 
 from kda_lab.errors import ParameterError, Reason
-from kda_lab.ops.kda.gate import beta, log_decay
+from kda_lab.ops.kda.gate import beta, bound_of, log_decay
 from kda_lab.ops.kda.geometry import query_head
 from kda_lab.ops.kda.recurrence import normalise_k, normalise_q, step
 from kda_lab.ops.protocol import Call
@@ -90,7 +90,6 @@ def operands(call: Call, dtype: torch.dtype) -> Operands:
     q, k, v = split_heads(call)
     heads = query_head(i["state"].shape[1], q.shape[1]).to(call.device)
     a_log, dt_bias = i["a_log"].to(dtype), i["dt_bias"].to(dtype)
-    bound = call.scalars.get("lower_bound")
     return Operands(
         rows=rows,
         slots=slots,
@@ -98,7 +97,7 @@ def operands(call: Call, dtype: torch.dtype) -> Operands:
         q=normalise_q(q[rows].to(dtype))[:, heads],
         k=normalise_k(k[rows].to(dtype))[:, heads],
         v=v[rows].to(dtype),
-        g=log_decay(i["a"][rows].to(dtype), a_log, dt_bias, None if bound is None else float(bound)),
+        g=log_decay(i["a"][rows].to(dtype), a_log, dt_bias, bound_of(call)),
         beta=beta(i["b"][rows].to(dtype)),
     )
 

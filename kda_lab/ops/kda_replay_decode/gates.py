@@ -7,7 +7,7 @@ is updated in place only has to let one rounding pass.
 
 from __future__ import annotations
 
-from kda_lab.ops.gate import EXACT, Gate, Limits, rising_limits
+from kda_lab.ops.gate import EXACT, Gate, Rising, exact_gates
 
 ROOM = "kda.replay_decode"
 FLOOR_FACTOR = 1.25
@@ -27,38 +27,14 @@ TOLERANCES: tuple[Gate, ...] = (
     Gate("row_max", f"rel-L2 of the worst row of out against FP32, {_FLOOR}", ERROR, ERROR, _SOURCE),
     Gate("element_max", f"error of the worst element over its allowance: {_ALLOWED}", 1.0, 1.0, _SOURCE),
     Gate("error_updated", f"rel-L2 of each pool against FP32, {_FLOOR}", ERROR, ERROR, _SOURCE),
-    Gate("output_written", "elements that hold poison", 0.0, 0.0, EXACT),
-    Gate("output_finite", "elements that are NaN or infinite", 0.0, 0.0, EXACT),
-    Gate("guards", "elements written outside the outputs", 0.0, 0.0, EXACT),
-    Gate("inputs_unchanged", "inputs whose bits changed: the write positions among them", 0.0, 0.0, EXACT),
-    Gate("repeat_bits", "outputs whose bits differ between launches", 0.0, 0.0, EXACT),
+    *exact_gates(
+        written="elements that hold poison", inputs="inputs whose bits changed: the write positions among them"
+    ),
     Gate("changed_tokens", f"as the errors above on other tokens and records, {_FLOOR}", ERROR, ERROR, _SOURCE),
     Gate("changed_positions", f"the same on other slots and degrees of filling, {_FLOOR}", ERROR, ERROR, _SOURCE),
     Gate("state_zero", "elements of the kernel's own state that are not zero between calls", 0.0, 0.0, EXACT),
 )
 
-
-def limits(kind: str, floor: float, row_floor: float | None = None) -> Limits:
-    """Limits of `out` for a capture of this kind; real and synthetic ones are judged alike.
-
-    Args:
-        kind: `real` or `synthetic`.
-        floor: rel-L2 of `oracle.emulate` against `oracle.oracle_fp64` on the capture.
-        row_floor: the same over its worst row; None where only `floor` is known.
-
-    Raises:
-        ParameterError: unknown kind, or a floor that is negative or not finite.
-    """
-    return rising_limits(ROOM, kind, floor, row_floor, error=ERROR, factor=FLOOR_FACTOR)
-
-
-def updated_limit(kind: str, floor: float) -> float:
-    """The limit of what is updated in place: checkpoints and rings.
-
-    Args:
-        floor: rel-L2 of `oracle.emulate` against `oracle.oracle_fp64` over the worst of them.
-
-    Raises:
-        ParameterError: unknown kind, or a floor that is negative or not finite.
-    """
-    return limits(kind, floor).error
+_RULE = Rising(ROOM, ERROR, FLOOR_FACTOR)
+limits = _RULE.limits
+updated_limit = _RULE.updated_limit

@@ -12,11 +12,12 @@ from dataclasses import replace
 import torch
 
 from kda_lab.ops.kda import replay
+from kda_lab.ops.kda.gate import bound_of
 from kda_lab.ops.kda.recurrence import normalise_k
 from kda_lab.ops.kda.replay import Memory, Modes, Token
 from kda_lab.ops.kda.speculative import Heads
 from kda_lab.ops.kda_replay_decode.oracle import touched
-from kda_lab.ops.kda_replay_decode.steps import Steps, bound_of, heads_of_call, modes_of
+from kda_lab.ops.kda_replay_decode.steps import Steps, heads_of_call, modes_of
 from kda_lab.ops.protocol import Call, Mutant
 from kda_lab.ops.wrong import all_zero, baked, plain, untouched
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import torch
 
+from kda_lab.ops.kda.gate import bound_of
 from kda_lab.ops.kda.replay import Memory, flushes, require_predecay
 from kda_lab.ops.kda.tolerance import BF16_HALF_ULP, FP32_SUMS, rms, rounded_row, summed
-from kda_lab.ops.kda_replay_decode.steps import POOLS, Steps, bound_of, heads_of_call, modes_of
+from kda_lab.ops.kda_replay_decode.steps import POOLS, Steps, heads_of_call, modes_of
 from kda_lab.ops.protocol import Call
 
 SUMMED_DECAY = 3e-5

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from kda_lab.ops.kda import replay
-from kda_lab.ops.kda.gate import beta, log_decay
+from kda_lab.ops.kda.gate import beta, bound_of, log_decay
 from kda_lab.ops.kda.recurrence import normalise_k, normalise_q
 from kda_lab.ops.kda.replay import Memory, Modes, Token
 from kda_lab.ops.kda.speculative import Heads, Tensors, heads_of, split_heads, to_value_heads
@@ -21,12 +21,6 @@ POOLS = ("state", "ring_d", "ring_k", "ring_g")
 def modes_of(call: Call) -> Modes:
     """The call's flags."""
     return Modes(*(bool(call.scalars[name]) for name in ("circular", "predecayed", "force_flush")))
-
-
-def bound_of(call: Call) -> float | None:
-    """The safe gate's bound; None for softplus."""
-    given = call.scalars["lower_bound"]
-    return float(given) if isinstance(given, (int, float)) else None
 
 
 def heads_of_call(call: Call) -> Heads:

@@ -5,11 +5,11 @@ The first arm is the speed baseline: every ratio of a report divides by it.
 
 from __future__ import annotations
 
-from kda_lab.ops.kda.verify_arms import ChainArm, torch_reference
+from kda_lab.ops.kda.verify_arms import chain_arm, torch_reference
 from kda_lab.ops.protocol import Arm, FunctionArm
 
 ARMS: tuple[Arm, ...] = (
-    ChainArm("chain"),
-    ChainArm("chain_with_snapshots", snapshots=True),
+    chain_arm("chain"),
+    chain_arm("chain_with_snapshots", snapshots=True),
     FunctionArm("reference", torch_reference),
 )

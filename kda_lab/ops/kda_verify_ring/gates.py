@@ -1,47 +1,12 @@
-"""Tolerances of `kda.verify_ring`: one table, with the source of every limit.
-
-`out` is rounded to BF16 once, which costs 1.7e-3 (rel-L2). Everything else is exact or FP32, and far below these limits:
-`element_max` judges it, by an allowance of 1e-5 of the RMS of a state and of 0 for what is copied or rounded.
-"""
+"""Tolerances of `kda.verify_ring`: the table of both verify ops, `kda_lab/ops/kda/verify_gates.py`, and its limits."""
 
 from __future__ import annotations
 
-from kda_lab.ops.gate import EXACT, Gate, Limits, rising_limits
+from kda_lab.ops.gate import Rising
+from kda_lab.ops.kda.verify_gates import ERROR, FLOOR_FACTOR, TOLERANCES
+
+__all__ = ("ERROR", "FLOOR_FACTOR", "ROOM", "TOLERANCES", "limits")
 
 ROOM = "kda.verify_ring"
-FLOOR_FACTOR = 1.25
-"""Room above the emulated floor for sums in another order."""
-ERROR = 5e-3
 
-_SOURCE = "three times what rounding to BF16 costs; the mutants of this op lie above it or above the allowance"
-_FLOOR = f"but at least {FLOOR_FACTOR} times the emulated floor"
-_ALLOWED = "half a BF16 ulp and 1e-5 of the row's RMS for out; 1e-5 of its RMS for FP32; 0 for copies and padding"
-
-TOLERANCES: tuple[Gate, ...] = (
-    Gate("error_fp32", f"rel-L2 over each output against FP32, {_FLOOR}", ERROR, ERROR, _SOURCE),
-    Gate("error_pinned", f"rel-L2 against the pinned output, {_FLOOR}", ERROR, ERROR, _SOURCE),
-    Gate("row_max", f"rel-L2 of the worst row against FP32, {_FLOOR}", ERROR, ERROR, _SOURCE),
-    Gate("element_max", f"error of the worst element over its allowance: {_ALLOWED}", 1.0, 1.0, _SOURCE),
-    Gate("output_written", "elements that no launch wrote", 0.0, 0.0, EXACT),
-    Gate("output_finite", "elements that are NaN or infinite", 0.0, 0.0, EXACT),
-    Gate("guards", "elements written outside the outputs", 0.0, 0.0, EXACT),
-    Gate("inputs_unchanged", "inputs whose bits changed: the states among them", 0.0, 0.0, EXACT),
-    Gate("repeat_bits", "outputs whose bits differ between launches", 0.0, 0.0, EXACT),
-    Gate("changed_tokens", f"as error_fp32, row_max and element_max on other tokens, {_FLOOR}", ERROR, ERROR, _SOURCE),
-    Gate("changed_slots", f"the same on other slots and padding, {_FLOOR}", ERROR, ERROR, _SOURCE),
-    Gate("state_zero", "elements of state that are not zero between calls", 0.0, 0.0, EXACT),
-)
-
-
-def limits(kind: str, floor: float, row_floor: float | None = None) -> Limits:
-    """Limits for a capture of this kind; real and synthetic ones are judged alike.
-
-    Args:
-        kind: `real` or `synthetic`.
-        floor: rel-L2 of `oracle.emulate` against `oracle.oracle_fp64` on the capture, over the worst output.
-        row_floor: the same over its worst row; None where only `floor` is known.
-
-    Raises:
-        ParameterError: unknown kind, or a floor that is negative or not finite.
-    """
-    return rising_limits(ROOM, kind, floor, row_floor, error=ERROR, factor=FLOOR_FACTOR)
+limits = Rising(ROOM, ERROR, FLOOR_FACTOR).limits

@@ -1,8 +1,8 @@
-"""Every wrong attention residual is rejected where it applies, and the right arithmetic is not."""
+"""How wrong attention residuals show, and that the right arithmetic is not one."""
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -10,25 +10,15 @@ import torch
 from kda_lab.captures.kda import SEED
 from kda_lab.ops.kda_attn_residuals import cases, mutants, oracle
 from kda_lab.ops.protocol import Call
-from kda_lab.ops.registry import load_op
-from kda_lab.verify import gate_power
-from kda_lab.verify.launching import one_thread
 from kda_lab.verify.metrics import rel_l2
 from kda_lab.verify.power import Power
 
-NAMES = [mutant.name for mutant in mutants.MUTANTS]
 IN_PLACE = {"sum_not_kept", "snapshot_before_add", "snapshot_missing", "snapshot_over_last", "snapshot_always"}
 LATER = {"score_weight_baked": "changed_weights", "out_weight_baked": "changed_weights", "delta_baked": "changed_rows"}
 
 
-def power_on(call: Call) -> Power:
-    capture = SimpleNamespace(name=call.label, kind="synthetic", call=call, pinned={}, sha256="0")
-    with one_thread(torch.device("cpu")):
-        return gate_power(load_op("kda.attn_residuals"), capture, "cpu")
-
-
 @pytest.fixture(scope="module")
-def powers() -> list[Power]:
+def powers(power_on: Callable[[Call], Power]) -> list[Power]:
     """Gate power on the calls of the committed captures."""
     return [power_on(cases.synthesise(row, SEED)) for row in cases.capture_rows()]
 
@@ -41,24 +31,6 @@ def test_without_its_mistake_a_mutant_is_right(kind: str) -> None:
     mutants._Residual()(call)
     assert rel_l2(call.outputs["out"], exact["out"]) < 2e-3
     assert all(torch.equal(call.outputs[n], exact[n]) for n in ("bank", "prefix"))
-
-
-def test_the_control_passes(powers: list[Power]) -> None:
-    """A gate that rejects right arithmetic has no power."""
-    assert [power.control_failed for power in powers] == [()] * len(powers)
-
-
-def test_every_mutant_is_killed_wherever_it_applies(powers: list[Power]) -> None:
-    """No capture lets a mutant pass that is wrong on it."""
-    assert [power.survivors for power in powers] == [()] * len(powers)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_every_mutant_applies_to_some_capture(powers: list[Power], name: str) -> None:
-    """The committed captures show each mistake at least once; elsewhere it says why not."""
-    outcomes = [{m.name: m for m in power.mutants}[name] for power in powers]
-    assert any(o.applies and o.killed for o in outcomes)
-    assert all(o.why_not for o in outcomes if not o.applies)
 
 
 def test_what_is_stored_wrongly_shows_in_what_is_updated(powers: list[Power]) -> None:

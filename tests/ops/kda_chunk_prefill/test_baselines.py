@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from kda_lab import runtime
 from kda_lab.ops.kda_chunk_prefill import baselines, cases, gates, oracle
 from kda_lab.ops.protocol import Call, preparation_of
 from kda_lab.verify.metrics import rel_l2
@@ -68,9 +69,7 @@ def test_fla_is_unavailable_on_a_cpu_with_a_reason() -> None:
 def test_fla_gets_states_by_sequence_and_they_go_back(row: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a function that computes what chunk_kda does, the arm is right: starts, padding, empty ones, slots."""
     call = poisoned(cases.synthesise(row, 1))
-    monkeypatch.setattr(
-        baselines.runtime, "import_optional", lambda name: SimpleNamespace(module=Fake(call), reason="")
-    )
+    monkeypatch.setattr(runtime, "import_optional", lambda name: SimpleNamespace(module=Fake(call), reason=""))
     baselines.ARMS[2].bind([call])[0]()
     assert_right(call)
 

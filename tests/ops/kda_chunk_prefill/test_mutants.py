@@ -1,18 +1,16 @@
-"""Every mutant is wrong where it says it applies, right but for its mistake, and rejected by the referee."""
+"""Mutants are right but for their mistake, and right where they say that it does not apply."""
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+from collections.abc import Callable
 
 import pytest
 import torch
 
 from kda_lab.ops.kda_chunk_prefill import cases, mutants, oracle
-from kda_lab.ops.protocol import Call
-from kda_lab.ops.registry import load_op
-from kda_lab.verify import gate_power
-from kda_lab.verify.launching import one_thread
+from kda_lab.ops.protocol import Call, Row
 from kda_lab.verify.metrics import rel_l2
+from kda_lab.verify.power import Power
 
 BY_NAME = {mutant.name: mutant for mutant in mutants.MUTANTS}
 ROWS = cases.capture_rows()
@@ -38,22 +36,19 @@ def test_without_its_mistake_a_mutant_is_right() -> None:
         assert rel_l2(call.outputs["state"], exact["state"]) < 1e-5
 
 
-@pytest.mark.parametrize("row", [*ROWS, EXTRA], ids=lambda row: row.label)
-def test_the_referee_rejects_every_mutant_that_applies(row: object) -> None:
-    """No survivors, and the emulation as control passes every check."""
-    call = cases.synthesise(row, 0)  # type: ignore[arg-type]
-    capture = SimpleNamespace(name=call.label, kind="synthetic", call=call, pinned={}, sha256="0" * 64)
-    with one_thread(torch.device("cpu")):
-        power = gate_power(load_op("kda.chunk_prefill"), capture, "cpu")
+def test_the_referee_rejects_mutants_beyond_the_captures(power_on: Callable[[Call], Power]) -> None:
+    """No survivors where query heads are shared and K is V, and the emulation as control passes every check."""
+    power = power_on(cases.synthesise(EXTRA, 0))
     assert power.control_failed == ()
-    assert power.survivors == ()
     assert power.killed == power.total >= 18
 
 
-def test_every_mutant_applies_to_some_capture() -> None:
-    """The committed rows together leave no mutant unjudged."""
-    calls = [cases.with_guard_rows(cases.synthesise(row, 0), 64) for row in ROWS]
-    assert {name for name, m in BY_NAME.items() if not any(m.applies(call) for call in calls)} == set()
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.label)
+def test_most_mutants_apply_to_every_row(row: Row) -> None:
+    """Of twenty or more at least eighteen show on each committed row."""
+    call = cases.with_guard_rows(cases.synthesise(row, 0), 64)
+    assert len(BY_NAME) >= 20
+    assert sum(mutant.applies(call) for mutant in mutants.MUTANTS) >= 18
 
 
 @pytest.mark.parametrize(
@@ -89,9 +84,3 @@ def test_a_padding_mutant_leaves_the_output_right() -> None:
     assert rel_l2(found["out"][:86], exact["out"][:86]) < 2e-3
     assert torch.count_nonzero(found["out"][86:])
     assert not torch.equal(found["state"][-1], call.inputs["state"][-1])
-
-
-def test_names_and_words() -> None:
-    """Names are unique, and every mutant says its mistake in a sentence."""
-    assert len(BY_NAME) == len(mutants.MUTANTS) >= 20
-    assert all(mutant.what.endswith(".") for mutant in mutants.MUTANTS)

@@ -7,7 +7,8 @@ import torch
 
 from kda_lab import interpreter
 from kda_lab.errors import ParameterError
-from kda_lab.ops.kda_chunk_prefill import baselines, cases
+from kda_lab.ops.kda.reference_arms import memory_of
+from kda_lab.ops.kda_chunk_prefill import cases
 
 interpreter.ensure_faithful()
 from kda_lab.ops.kda_chunk_prefill import plain  # noqa: E402
@@ -24,7 +25,7 @@ def test_no_tokens_no_launch() -> None:
     """A call of empty sequences changes nothing."""
     call = cases.synthesise(cases.row("none", {"HV": 1, "K": 16, "V": 16, "lengths": (0, 0)}), 0)
     call.restore()
-    plain.prefill(baselines.memory_of(call), -5.0, call.outputs["out"], plain.tables(call.inputs["cu_seqlens"]))
+    plain.prefill(memory_of(call), -5.0, call.outputs["out"], plain.tables(call.inputs["cu_seqlens"]))
     assert torch.equal(call.outputs["state"], call.inputs["state"])
 
 
@@ -32,4 +33,4 @@ def test_other_widths_are_refused() -> None:
     """K = 60 is no power of two."""
     call = cases.synthesise(cases.row("odd", {"HV": 1, "K": 60, "V": 16, "lengths": (3,)}), 0)
     with pytest.raises(ParameterError, match=r"K, V is \(60, 16\); allowed: powers of two of at least 16"):
-        plain.prefill(baselines.memory_of(call), -5.0, call.outputs["out"], plain.tables(call.inputs["cu_seqlens"]))
+        plain.prefill(memory_of(call), -5.0, call.outputs["out"], plain.tables(call.inputs["cu_seqlens"]))

@@ -10,23 +10,10 @@ import torch
 from kda_lab.ops.kda_fused_decode import cases, oracle
 from kda_lab.ops.kda_packed_decode import oracle as packed
 from kda_lab.ops.protocol import Call
-from kda_lab.verify.metrics import element_max, rel_l2
 
 CALLS = {call.label: call for call in (cases.synthesise(row, 0) for row in cases.capture_rows())}
 EDGES = cases.edge_calls(3)
 PADDED = CALLS["padded-V32-safe"]
-
-
-@pytest.mark.parametrize("call", [*CALLS.values(), *EDGES.values()], ids=lambda call: call.label)
-def test_fp32_and_emulation_agree_with_fp64(call: Call) -> None:
-    """FP32 to its rounding, the emulation to one rounding of each result; windows to the bit."""
-    exact, single, emulated = oracle.oracle_fp64(call), oracle.oracle_fp32(call), oracle.emulate(call)
-    allowed = oracle.allowance(call, exact)
-    for name in call.outputs:
-        assert rel_l2(single[name], exact[name]) < 1e-5
-        assert element_max(emulated[name], exact[name], allowed[name]) <= 1
-        assert emulated[name].dtype == call.outputs[name].dtype
-        assert torch.isfinite(exact[name]).all()
 
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=lambda call: call.label)
@@ -51,18 +38,9 @@ def test_it_is_convolution_step_and_norm(call: Call) -> None:
     assert torch.equal(found["conv_state"][slots], torch.stack([t.to(torch.bfloat16) for t in taps[1:]], 1))
 
 
-def test_padding_is_zero_and_other_slots_keep_their_bits() -> None:
-    """Only the named slots of both pools change; rows of padding are zero; nothing may differ there."""
-    found, live = oracle.oracle_fp32(PADDED), PADDED.inputs["state_indices"] >= 0
-    named = set(PADDED.inputs["state_indices"][live].tolist())
-    allowed = oracle.allowance(PADDED, oracle.oracle_fp64(PADDED))
-    for slot in range(PADDED.inputs["state"].shape[0]):
-        for pool in ("state", "conv_state"):
-            assert torch.equal(found[pool][slot], PADDED.inputs[pool][slot]) == (slot not in named)
-        assert bool((allowed["state"][slot] == 0).all()) == (slot not in named)
-    assert torch.count_nonzero(allowed["conv_state"]) == 0
-    assert torch.count_nonzero(found["out"][~live]) == torch.count_nonzero(allowed["out"][~live]) == 0
-    assert (allowed["out"][live] > 0).all()
+def test_windows_are_copies() -> None:
+    """No element of a window may differ."""
+    assert torch.count_nonzero(oracle.allowance(PADDED, oracle.oracle_fp64(PADDED))["conv_state"]) == 0
 
 
 def test_only_heads_near_a_tie_are_given_more() -> None:
@@ -80,16 +58,6 @@ def test_only_heads_near_a_tie_are_given_more() -> None:
     slots = call.inputs["state_indices"][live].long()
     assert (doubt[slots, 0] > 10 * sure[slots, 0]).all()
     assert torch.allclose(doubt[slots, 1:], sure[slots, 1:])
-
-
-def test_an_oracle_reads_inputs_and_writes_nothing() -> None:
-    """The pools that a kernel updates are never looked at, and the inputs stay."""
-    lost = {n: torch.full_like(t, float("nan")) for n, t in PADDED.outputs.items()}
-    before = {n: t.clone() for n, t in PADDED.inputs.items()}
-    for function in (oracle.oracle_fp32, oracle.oracle_fp64, oracle.emulate):
-        found, right = function(PADDED.with_outputs(**lost)), function(PADDED)
-        assert all(torch.equal(found[n], right[n]) for n in right)
-    assert all(torch.equal(t, before[n]) for n, t in PADDED.inputs.items())
 
 
 def test_zero_tokens_give_zero_rows() -> None:

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
+from kda_lab import runtime
 from kda_lab.ops.kda.gate import log_decay
 from kda_lab.ops.kda.recurrence import normalise_k, normalise_q, step
-from kda_lab.ops.kda_packed_decode import baselines, cases, oracle
+from kda_lab.ops.kda_packed_decode import baselines, cases
 from kda_lab.ops.protocol import Call
-from kda_lab.verify.metrics import element_max
 
 CALLS = [cases.with_guard_rows(cases.synthesise(row, 0), 1) for row in cases.capture_rows()[:3]]
 FLA = baselines.ARMS[2]
-
-
-def is_right(call: Call) -> bool:
-    exact = oracle.oracle_fp64(call)
-    allowed = oracle.allowance(call, exact)
-    return all(element_max(call.outputs[n], exact[n], allowed[n]) <= 1 for n in exact)
 
 
 def restored(call: Call) -> Call:
@@ -37,7 +32,7 @@ def test_the_first_arm_is_the_speed_baseline() -> None:
 
 @pytest.mark.parametrize("call", CALLS, ids=lambda call: call.label)
 @pytest.mark.parametrize("arm", baselines.ARMS[:2], ids=lambda arm: arm.name)
-def test_baselines_that_run_on_a_cpu_are_right(arm: Any, call: Call) -> None:
+def test_baselines_that_run_on_a_cpu_are_right(arm: Any, call: Call, is_right: Callable[..., bool]) -> None:
     """Strided memory, both gates, both dtypes, padding: every element within its allowance."""
     if arm.unavailable(torch.device("cpu")):
         pytest.skip(arm.unavailable(torch.device("cpu")))
@@ -67,10 +62,12 @@ def fake_step(**given: Any) -> None:
 
 
 @pytest.mark.parametrize("call", CALLS, ids=lambda call: call.label)
-def test_fla_gets_its_operands_and_prepares_again(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fla_gets_its_operands_and_prepares_again(
+    call: Call, monkeypatch: pytest.MonkeyPatch, is_right: Callable[..., bool]
+) -> None:
     """Live requests only, zero rows for padding; contents that change are seen after `prepare`."""
     found = SimpleNamespace(module=SimpleNamespace(fused_recurrent_kda_fwd=fake_step), reason="")
-    monkeypatch.setattr(baselines.runtime, "import_optional", lambda name: found)
+    monkeypatch.setattr(runtime, "import_optional", lambda name: found)
     call = restored(call.with_inputs(**{n: t.clone() for n, t in call.inputs.items()}))
     launch = FLA.bind([call])[0]
     launch()
@@ -83,10 +80,12 @@ def test_fla_gets_its_operands_and_prepares_again(call: Call, monkeypatch: pytes
     assert is_right(call)
 
 
-def test_fla_has_nothing_to_do_for_padding_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fla_has_nothing_to_do_for_padding_alone(
+    monkeypatch: pytest.MonkeyPatch, is_right: Callable[..., bool]
+) -> None:
     """Zero rows, and its function is not called."""
     found = SimpleNamespace(module=SimpleNamespace(fused_recurrent_kda_fwd=None), reason="")
-    monkeypatch.setattr(baselines.runtime, "import_optional", lambda name: found)
+    monkeypatch.setattr(runtime, "import_optional", lambda name: found)
     call = restored(cases.edge_calls(0)["all_padding"])
     FLA.bind([call])[0]()
     assert is_right(call)
@@ -95,7 +94,7 @@ def test_fla_has_nothing_to_do_for_padding_alone(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.gpu
 @pytest.mark.parametrize("arm", baselines.ARMS, ids=lambda arm: arm.name)
 @pytest.mark.parametrize("axes", [{"HV": 12, "B": 9}, {"HV": 8, "H": 2, "B": 5, "padding": True}])
-def test_baselines_are_right_on_the_gpu(arm: Any, axes: dict) -> None:
+def test_baselines_are_right_on_the_gpu(arm: Any, axes: dict, is_right: Callable[..., bool]) -> None:
     """Every baseline that this machine offers, at full width."""
     device = torch.device("cuda", 0)
     if arm.unavailable(device):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import torch
 from kda_lab.ops.arms import candidate_arm
 from kda_lab.ops.kda_packed_decode import cases, oracle
 from kda_lab.ops.protocol import Call
-from kda_lab.verify.metrics import element_max, rel_l2
+from kda_lab.verify.metrics import rel_l2
 
 ROOT = Path(__file__).parents[3]
 TILED = candidate_arm(ROOT / "notebooks" / "candidates" / "kda.packed_decode" / "tiled.py")
@@ -31,21 +32,17 @@ def run(call: Call) -> dict[str, torch.Tensor]:
     return {name: tensor.clone() for name, tensor in call.outputs.items()}
 
 
-def is_right(call: Call, found: dict[str, torch.Tensor]) -> bool:
-    exact = oracle.oracle_fp64(call)
-    allowed = oracle.allowance(call, exact)
-    return all(element_max(found[n], exact[n], allowed[n]) <= 1 for n in exact)
-
-
 @pytest.mark.parametrize("call", [*EDGES.values(), *CALLS], ids=lambda call: call.label)
-def test_right_at_the_edges_and_on_captures(call: Call) -> None:
+def test_right_at_the_edges_and_on_captures(call: Call, is_right: Callable[..., bool]) -> None:
     """Every element within its allowance, in memory with gaps; padding and other slots exactly."""
     guarded = cases.with_guard_rows(call, 1)
     assert is_right(guarded, run(guarded))
 
 
 @pytest.mark.parametrize("shape", [(4, 1, 1), (8, 1, 4), (16, 2, 2), (64, 4, 1)], ids=str)
-def test_every_schedule_gives_the_same_bits(shape: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_schedule_gives_the_same_bits(
+    shape: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch, is_right: Callable[..., bool]
+) -> None:
     """A row of the state is computed alike whatever tile it lies in."""
     right = run(SMALL)
     block_v, warps, tiles = shape
@@ -71,7 +68,7 @@ def test_steps_are_the_recurrence() -> None:
         assert rel_l2(pool, exact) < 1e-6
 
 
-def test_one_gate_a_head_and_a_shared_query_head() -> None:
+def test_one_gate_a_head_and_a_shared_query_head(is_right: Callable[..., bool]) -> None:
     """The gated delta rule with grouped heads is a special case that the kernel meets."""
     K = SMALL.facts["K"]
     gate = SMALL.inputs["a"].unflatten(1, (-1, K))[..., :1].expand(-1, -1, K).flatten(1)
@@ -130,7 +127,7 @@ def test_an_output_of_another_shape_is_refused() -> None:
 
 
 @pytest.mark.gpu
-def test_slots_beyond_32_bits() -> None:
+def test_slots_beyond_32_bits(is_right: Callable[..., bool]) -> None:
     """A slot whose offset passes 2^31 elements is found, as in a pool of many layers."""
     call = cases.synthesise(cases.row("far", {"HV": 1, "B": 2}), 0, "cuda")
     stride = (1 << 30) + 512
