@@ -98,7 +98,7 @@ def signature_faults(entry: ast.FunctionDef, spec: OpSpec) -> list[str]:
     if positional != spec.tensors:
         faults.append(f"{entry.name} takes by position {list(positional)}; {spec.name} gives {list(spec.tensors)}")
     # What is updated in place is passed by position, and once.
-    outputs = [name for name in spec.outputs if name not in spec.tensors]
+    outputs = [name for name in spec.outputs if name not in spec.updated]
     keywords, wanted = keywords_of(entry), (*spec.scalars, *outputs)
     missing = [name for name in wanted if name not in keywords]
     foreign = [name for name, default in keywords.items() if name not in wanted and not default]

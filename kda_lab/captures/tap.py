@@ -144,7 +144,7 @@ class Tap:
             if self.op in op_names():
                 spec = load_op(self.op).spec
                 arguments = of_op(arguments, spec)
-                updated = tuple(name for name in spec.outputs if name in spec.tensors)
+                updated = spec.updated
             return _copied(arguments, self.about.outputs, updated)
         # Expected: arguments that do not fit, a device error while copying, no memory. The host must not notice.
         except Exception as error:  # noqa: BLE001

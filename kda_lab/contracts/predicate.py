@@ -131,14 +131,12 @@ def _one_tensor(name: str, gate: TensorGate, facts: TensorFacts, interpreted: bo
 
 
 def _layout_reasons(name: str, gate: TensorGate, facts: TensorFacts) -> Iterator[Reason]:
-    transposed, free = gate.transposed, gate.free_leading
-    if free and not facts.contiguous_behind(free):
-        allowed = f"contiguous strides for the last {len(facts.shape) - free} dimensions of {facts.shape!r}"
-        yield Reason(f"{name}.strides", repr(facts.strides), allowed, f"Call {name}.contiguous().")
-    if not transposed and not free and not facts.contiguous:
-        remedy = f"Call {name}.contiguous()."
-        yield Reason(f"{name}.strides", repr(facts.strides), f"contiguous strides for {facts.shape!r}", remedy)
-    if transposed and not facts.transposed:
+    free = gate.free_leading
+    if not gate.transposed and not facts.contiguous_behind(free):
+        which = f"the last {len(facts.shape) - free} dimensions of " if free else ""
+        allowed, remedy = f"contiguous strides for {which}{facts.shape!r}", f"Call {name}.contiguous()."
+        yield Reason(f"{name}.strides", repr(facts.strides), allowed, remedy)
+    if gate.transposed and not facts.transposed:
         outer = "" if len(facts.shape) == 2 else "…, "
         rows = f"{facts.shape[-2]}" if len(facts.shape) > 1 else "rows"
         allowed = f"({outer}1, {rows}), the transposed view of a contiguous tensor"

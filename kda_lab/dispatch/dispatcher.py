@@ -282,8 +282,16 @@ def _require_own_names(folders: Iterable[KernelFolder], functions: Mapping[str, 
 
 QSA_STAGES = (COMPRESS_KEYS, BLOCK_SCORES, TOPK_BLOCKS, EXPAND_BLOCKS, COMPACT_KV, PAGED_DECODE)
 """The torch functions of the stages around packed decode, in the order of the pipeline."""
-KDA_DECODE = (PACKED_DECODE, FUSED_DECODE, VERIFY_SNAPSHOTS, VERIFY_RING, FOLD, REPLAY_DECODE)
-KDA_OPS = (*KDA_DECODE, CHUNK_PREFILL, ATTN_RESIDUALS)
+KDA_OPS = (
+    PACKED_DECODE,
+    FUSED_DECODE,
+    VERIFY_SNAPSHOTS,
+    VERIFY_RING,
+    FOLD,
+    REPLAY_DECODE,
+    CHUNK_PREFILL,
+    ATTN_RESIDUALS,
+)
 """The torch functions of Kimi Delta Attention."""
 DISPATCHER = Dispatcher(fallbacks=(MM_FP4, *QSA_STAGES, *KDA_OPS))
 """The dispatcher of this process, shared by all doors; nothing is read before its first call."""

@@ -150,8 +150,8 @@ def _require_op(candidate: Candidate, spec: OpSpec) -> None:
         for words, names in (("without", missing), ("with", foreign)):
             given = f"{words} {', '.join(names)}"
             reasons += [Reason(f"{where}.{part}", given, f"those of {spec.name}: {', '.join(of_op)}")] if names else []
-    for name in (n for n in spec.outputs if n in spec.tensors and n in declaration.tensors):
-        if declaration.tensors[name].optional:
+    for name in spec.updated:
+        if name in declaration.tensors and declaration.tensors[name].optional:
             allowed = f"False: {spec.name} updates it in place, so a call always gives it"
             reasons.append(Reason(f"{where}.tensors.{name}.optional", "True", allowed))
     if reasons:

@@ -59,6 +59,11 @@ class OpSpec:
     """Scalars that are torch dtypes; a `Call` and a capture hold their names: `bfloat16`."""
 
     @property
+    def updated(self) -> tuple[str, ...]:
+        """Tensors that a call updates in place: inputs that are outputs too."""
+        return tuple(name for name in self.outputs if name in self.tensors)
+
+    @property
     def folder(self) -> str:
         """Name of the op's folder in `kda_lab/ops/`."""
         return self.name.replace(".", "_")

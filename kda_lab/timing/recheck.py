@@ -71,7 +71,6 @@ def recheck(
         preparation()
     for call in sets:
         poison(call)
-        call.restore()
     synchronise()
     timed.replay()
     synchronise()
@@ -143,9 +142,10 @@ def refill(targets: Sequence[Call], sources: Sequence[Call]) -> None:
 
 
 def poison(call: Call) -> None:
-    """Overwrite every output of a call: NaN in floating point, 0xA5 in integers."""
+    """Overwrite every output of a call: NaN in floating point, 0xA5 in integers; what is updated in place begins as given."""
     for tensor in call.outputs.values():
         tensor.fill_(float("nan") if tensor.is_floating_point() else INTEGER_POISON % _span(tensor.dtype))
+    call.restore()
 
 
 def _span(dtype: torch.dtype) -> int:

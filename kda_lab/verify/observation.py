@@ -159,8 +159,7 @@ class _Bench:
         self.refill(contents)
         for buffer in self._outputs.values():
             buffer.poison(self._turn)
-        for name in self._call.updated:
-            self._outputs[name].view().copy_(self._inputs[name])
+        self.call().restore()
         self._turn += 1
         # Again before each launch, outside of what a graph holds: contents may be others than at the bind.
         preparation = preparation_of(launcher)

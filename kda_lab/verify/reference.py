@@ -118,8 +118,7 @@ def judges_elements(op: Any) -> bool:
 
 def updates_in_place(op: Any) -> bool:
     """Whether the op's calls have outputs that are `separately_judged`."""
-    both = set(op.spec.outputs) & set(op.spec.tensors)
-    return 0 < len(both) < len(op.spec.outputs)
+    return 0 < len(op.spec.updated) < len(op.spec.outputs)
 
 
 def _without(tensors: Tensors, names: tuple[str, ...]) -> Tensors:
