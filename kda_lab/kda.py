@@ -365,7 +365,9 @@ def explain(
         raise ParameterError("kda", [Reason("op", show(op), ", ".join(map(repr, OPS)))])
     spec = OPS[op]
     every, given = {**dict.fromkeys(spec.scalars), **(scalars or {})}, dict(outputs or {})
-    return DISPATCHER.explain(spec, tensors, every, given, kernel, _demands(spec, tensors, every, given))
+    absent = dict.fromkeys((*spec.tensors, *spec.outputs))
+    found = demands(spec.name, {**absent, **dict(zip(spec.tensors, tensors, strict=False)), **every, **given})
+    return DISPATCHER.explain(spec, tensors, every, given, kernel, found)
 
 
 def prepare() -> tuple[str, ...]:
@@ -390,11 +392,7 @@ def reset_statistics() -> None:
 def _call(
     spec: OpSpec, tensors: Sequence[Any], scalars: Mapping[str, Any], outputs: Mapping[str, Any], kernel: str | None
 ) -> Any:
-    return DISPATCHER.call(spec, tensors, scalars, outputs, kernel, _demands(spec, tensors, scalars, outputs))
-
-
-def _demands(
-    spec: OpSpec, tensors: Sequence[Any], scalars: Mapping[str, Any], outputs: Mapping[str, Any]
-) -> tuple[Reason, ...]:
-    named = dict(zip(spec.tensors, tensors, strict=False))
-    return demands(spec.name, {**dict.fromkeys((*spec.tensors, *spec.outputs)), **named, **scalars, **outputs})
+    given = dict(zip(spec.tensors, tensors, strict=True))
+    given.update(scalars)
+    given.update(outputs)
+    return DISPATCHER.call(spec, tensors, scalars, outputs, kernel, demands(spec.name, given))

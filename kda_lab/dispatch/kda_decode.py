@@ -8,7 +8,17 @@ from __future__ import annotations
 
 import torch
 
-from kda_lab.dispatch.kda_recurrence import convolved, log_decay, masked, read_slots, split_heads, step, write_slots
+from kda_lab.dispatch.kda_recurrence import (
+    BOUND,
+    STEP,
+    convolved,
+    log_decay,
+    masked,
+    read_slots,
+    split_heads,
+    step,
+    write_slots,
+)
 from kda_lab.dispatch.torch_fallback import torch_fallback
 
 
@@ -108,17 +118,10 @@ def _step(
     return masked(out, live)
 
 
-_STEP = {
-    "a": {"dtypes": ["bfloat16"], "shape": ["B", "A"]},
-    "b": {"dtypes": ["bfloat16"], "shape": ["B", "HV"]},
-    "a_log": {"dtypes": ["float32"], "shape": ["HV"]},
-    "dt_bias": {"dtypes": ["float32"], "shape": ["A"]},
-}
 _STATE = {
     "state": {"dtypes": ["float32", "bfloat16"], "shape": ["S", "HV", "V", "K"]},
     "state_indices": {"dtypes": ["int32"], "shape": ["B"]},
 }
-_BOUND = {"lower_bound": {"kind": "float", "optional": True}}
 _ROWS = {"dtypes": ["bfloat16"], "shape": ["B", "P"]}
 
 PACKED_DECODE = torch_fallback(
@@ -126,11 +129,11 @@ PACKED_DECODE = torch_fallback(
     packed_decode,
     {
         "mixed_qkv": {"dtypes": ["bfloat16"], "shape": ["B", "C"]},
-        **_STEP,
+        **STEP,
         **_STATE,
         "out": {"dtypes": ["bfloat16"], "shape": ["B", 1, "HV", "V"], "optional": True},
     },
-    _BOUND,
+    BOUND,
 )
 FUSED_DECODE = torch_fallback(
     "kda.fused_decode",
@@ -139,11 +142,11 @@ FUSED_DECODE = torch_fallback(
         "mixed_qkv": {"dtypes": ["bfloat16"], "shape": ["B", "C"]},
         "conv_state": {"dtypes": ["bfloat16"], "shape": ["S", 3, "C"]},
         "conv_weight": {"dtypes": ["float32"], "shape": [4, "C"]},
-        **_STEP,
+        **STEP,
         "gate": _ROWS,
         "norm_weight": {"dtypes": ["float32"], "shape": ["V"]},
         **_STATE,
         "out": {**_ROWS, "optional": True},
     },
-    {**_BOUND, "epsilon": {"kind": "float"}},
+    {**BOUND, "epsilon": {"kind": "float"}},
 )

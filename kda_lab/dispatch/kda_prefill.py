@@ -9,6 +9,8 @@ from __future__ import annotations
 import torch
 
 from kda_lab.dispatch.kda_recurrence import (
+    BOUND,
+    DECAY,
     advance,
     for_value_heads,
     log_decay,
@@ -84,13 +86,12 @@ CHUNK_PREFILL = torch_fallback(
         "v": _VALUES,
         "a": {"dtypes": ["bfloat16"], "shape": ["T", "A"]},
         "beta": {"dtypes": ["float32"], "shape": ["T", "HV"]},
-        "a_log": {"dtypes": ["float32"], "shape": ["HV"]},
-        "dt_bias": {"dtypes": ["float32"], "shape": ["A"]},
+        **DECAY,
         "cu_seqlens": {"dtypes": ["int32"], "shape": ["N+1"]},
         "state": {"dtypes": ["float32"], "shape": ["S", "HV", "V", "K"]},
         "state_indices": {"dtypes": ["int32"], "shape": ["N"]},
         "has_state": {"dtypes": ["bool", "uint8"], "shape": ["N"]},
         "out": {**_VALUES, "optional": True},
     },
-    {"lower_bound": {"kind": "float", "optional": True}},
+    BOUND,
 )

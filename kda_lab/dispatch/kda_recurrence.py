@@ -5,11 +5,26 @@ Nothing here reads device memory on the host, so that a call can be captured in 
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch.nn import functional
 
 L2_EPSILON = 1e-6
 """Inside the root that normalises q and k."""
+DECAY: dict[str, dict[str, Any]] = {
+    "a_log": {"dtypes": ["float32"], "shape": ["HV"]},
+    "dt_bias": {"dtypes": ["float32"], "shape": ["A"]},
+}
+"""Gates of the weights of the log-decay; A is HV·K."""
+STEP: dict[str, dict[str, Any]] = {
+    "a": {"dtypes": ["bfloat16"], "shape": ["B", "A"]},
+    "b": {"dtypes": ["bfloat16"], "shape": ["B", "HV"]},
+    **DECAY,
+}
+"""Gates of what the decay and β of one token a request are made of."""
+BOUND: dict[str, dict[str, Any]] = {"lower_bound": {"kind": "float", "optional": True}}
+"""Gate of the log-decay's bound."""
 
 
 def read_slots(pool: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:

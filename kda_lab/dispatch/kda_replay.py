@@ -11,6 +11,8 @@ from dataclasses import dataclass
 import torch
 
 from kda_lab.dispatch.kda_recurrence import (
+    BOUND,
+    STEP,
     for_value_heads,
     log_decay,
     masked,
@@ -132,10 +134,7 @@ REPLAY_DECODE = torch_fallback(
     replay_decode,
     {
         "mixed_qkv": {"dtypes": ["bfloat16"], "shape": ["B", "C"]},
-        "a": {"dtypes": ["bfloat16"], "shape": ["B", "A"]},
-        "b": {"dtypes": ["bfloat16"], "shape": ["B", "HV"]},
-        "a_log": {"dtypes": ["float32"], "shape": ["HV"]},
-        "dt_bias": {"dtypes": ["float32"], "shape": ["A"]},
+        **STEP,
         "state": {"dtypes": ["float32"], "shape": ["S", "HV", "V", "K"]},
         "ring_d": _RING,
         "ring_k": {"dtypes": ["bfloat16", "float32"], "shape": ["S", "H", "L", "K"]},
@@ -145,7 +144,7 @@ REPLAY_DECODE = torch_fallback(
         "out": {"dtypes": ["bfloat16"], "shape": ["B", 1, "HV", "V"], "optional": True},
     },
     {
-        "lower_bound": {"kind": "float", "optional": True},
+        **BOUND,
         "circular": {"kind": "bool"},
         "predecayed": {"kind": "bool"},
         "force_flush": {"kind": "bool"},

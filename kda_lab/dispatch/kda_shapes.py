@@ -36,7 +36,7 @@ def demands(op: str, given: Given) -> tuple[Reason, ...]:
 
 def _shape(tensor: Any, rank: int) -> tuple[int, ...] | None:
     """The shape of a tensor of this rank; None for anything else."""
-    return tuple(tensor.shape) if isinstance(tensor, torch.Tensor) and tensor.dim() == rank else None
+    return tensor.shape if isinstance(tensor, torch.Tensor) and tensor.dim() == rank else None
 
 
 def _exact(tensor: str, axis: int, given: int, wanted: int, why: str) -> Iterator[Reason]:
@@ -51,9 +51,11 @@ def _bound(lower_bound: Any) -> Iterator[Reason]:
         yield Reason("lower_bound", show(lower_bound), f"None, or a float >= {LOWER_BOUND:g} and below 0", remedy)
 
 
-def _grouped(field: str, heads: int, value_heads: int) -> Iterator[Reason]:
+def _grouped(tensor: str, axis: int, heads: int, value_heads: int) -> Iterator[Reason]:
     if heads < 1 or value_heads % heads:
-        yield Reason(field, f"{heads} heads", f"a divisor of HV={value_heads}, the value heads of state")
+        yield Reason(
+            f"{tensor}.shape[{axis}]", f"{heads} heads", f"a divisor of HV={value_heads}, the value heads of state"
+        )
 
 
 def _mixed(width: int, axis: int, state: tuple[int, ...]) -> Iterator[Reason]:
@@ -63,7 +65,7 @@ def _mixed(width: int, axis: int, state: tuple[int, ...]) -> Iterator[Reason]:
         allowed = f"2·H·K + HV·V with HV={HV}, V={V}, K={K} of state and H of 1 or more"
         yield Reason(f"mixed_qkv.shape[{axis}]", repr(width), allowed)
     else:
-        yield from _grouped(f"mixed_qkv.shape[{axis}]", rest // (2 * K), HV)
+        yield from _grouped("mixed_qkv", axis, rest // (2 * K), HV)
 
 
 def _decode(given: Given, tokens: bool = False) -> Iterator[Reason]:
@@ -110,7 +112,7 @@ def _ring(given: Given) -> Iterator[Reason]:
 def _fold(given: Given) -> Iterator[Reason]:
     ring, pool = _shape(given["ring_k"], 5), _shape(given["state"], 5)
     if ring is not None and pool is not None:
-        yield from _grouped("ring_k.shape[3]", ring[3], pool[2])
+        yield from _grouped("ring_k", 3, ring[3], pool[2])
 
 
 def _prefill(given: Given) -> Iterator[Reason]:
@@ -118,7 +120,7 @@ def _prefill(given: Given) -> Iterator[Reason]:
     yield from _bound(given["lower_bound"])
     queries, raw, pool = _shape(given["q"], 3), _shape(given["a"], 2), _shape(given["state"], 4)
     if pool is not None and queries is not None:
-        yield from _grouped("q.shape[1]", queries[1], pool[1])
+        yield from _grouped("q", 1, queries[1], pool[1])
     if pool is not None and raw is not None:
         yield from _exact("a", 1, raw[1], pool[1] * pool[3], "HV·K of state")
 

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import torch
 
 from kda_lab.dispatch.kda_recurrence import (
+    BOUND,
+    DECAY,
     advance,
     convolved,
     for_value_heads,
@@ -178,8 +180,7 @@ _DRAFT = {
     "conv_weight": {"dtypes": ["bfloat16", "float32"], "shape": [4, "C"]},
     "a": {"dtypes": ["bfloat16"], "shape": ["B", "T", "A"]},
     "b": {"dtypes": ["bfloat16"], "shape": ["B", "T", "HV"]},
-    "a_log": {"dtypes": ["float32"], "shape": ["HV"]},
-    "dt_bias": {"dtypes": ["float32"], "shape": ["A"]},
+    **DECAY,
     "state": {"dtypes": ["float32"], "shape": ["S", "HV", "V", "K"]},
     "state_indices": {"dtypes": ["int32"], "shape": ["B"]},
     "out": {"dtypes": ["bfloat16"], "shape": ["B", "T", "HV", "V"], "optional": True},
@@ -191,19 +192,18 @@ _RING = {
     "ring_g": {"dtypes": ["float32"], "shape": ["B", "T", "HV", "K"]},
     "ring_beta": {"dtypes": ["float32"], "shape": ["B", "T", "HV"]},
 }
-_BOUND = {"lower_bound": {"kind": "float", "optional": True}}
 
 VERIFY_SNAPSHOTS = torch_fallback(
     "kda.verify_snapshots",
     verify_snapshots,
     {**_DRAFT, "snapshots": {"dtypes": ["float32"], "shape": ["B", "T", "HV", "V", "K"], "optional": True}},
-    _BOUND,
+    BOUND,
 )
 VERIFY_RING = torch_fallback(
     "kda.verify_ring",
     verify_ring,
     {**_DRAFT, **{name: {**gate, "optional": True} for name, gate in _RING.items()}},
-    _BOUND,
+    BOUND,
 )
 FOLD = torch_fallback(
     "kda.fold",

@@ -145,9 +145,10 @@ class ProjectionSession:
 
     def figure(self) -> Picture | str:
         """Speedup against tokens; also written into the run's folder."""
-        if not self.found:
+        found = self.found
+        if not found:
             return self._nothing()
-        picture = fusion_speedup(self.found, self._foot())
+        picture = fusion_speedup(found, self._foot())
         style.save(picture, self.session.run.path, FIGURE)
         return picture
 
@@ -207,8 +208,9 @@ class ProjectionSession:
         parts = [f"truth tables of {len(policy.VERSIONS)} versions", f"{right} of {len(self.rows)} arms right"]
         if not cells:
             return f"{', '.join(parts)}; {self.why_not or 'nothing timed'}"
+        found = self.found
         for mode in self.plan.modes:
-            chosen = [r for r in self.found if r.cell.mode == mode and r.arm == SIDE]
+            chosen = [r for r in found if r.cell.mode == mode and r.arm == SIDE]
             faster = sum(r.word == "faster" for r in chosen)
             slower = sum(r.word == "slower" for r in chosen)
             parts.append(

@@ -112,7 +112,7 @@ class SsmSession:
         found = []
         for predecayed in (False, True):
             found += ssm_checks.replay_checks(self.arms, drawn, self.places, predecayed)
-        found += ssm_checks.replay_checks(self.arms, replace(drawn), 1, predecayed=False)
+        found += ssm_checks.replay_checks(self.arms, drawn, 1, predecayed=False)
         return self._table(found)
 
     def time(self, heads: int, batch: int, tokens: int, trials: int) -> str:
@@ -136,7 +136,8 @@ class SsmSession:
         """Each published sign with this machine's ratio; a sentence where nothing was timed."""
         if self.not_timed:
             return self.not_timed
-        lines = [(sign.what, *self._ratio(sign), sign.source) for sign in SIGNS]
+        rows = self._rows()
+        lines = [(sign.what, *self._ratio(sign, rows), sign.source) for sign in SIGNS]
         return display.shown(("published", "here", "ratio", "source"), lines)
 
     def verdict(self) -> Verdict:
@@ -146,7 +147,8 @@ class SsmSession:
         failures += [] if self.checks else ["no identity was checked"]
         told = self.not_timed
         if not self.not_timed:
-            found = {sign.what: self._ratio(sign)[0] for sign in SIGNS}
+            rows = self._rows()
+            found = {sign.what: self._ratio(sign, rows)[0] for sign in SIGNS}
             failures += [f"{what}: {word}" for what, word in found.items() if word == "not timed"]
             told = "; ".join(f"{what}: {word}" for what, word in found.items())
         right = sum(c.passed for c in self.checks)
@@ -162,9 +164,10 @@ class SsmSession:
         ]
         return display.shown(("identity", "kernel", "error", "limit", "of", "verdict"), lines)
 
-    def _ratio(self, sign: Sign) -> tuple[str, str]:
+    @staticmethod
+    def _ratio(sign: Sign, rows: Sequence[RowResult]) -> tuple[str, str]:
         """`as published`, `the other way` or `same within noise`, and second time over first; `not timed` without both."""
-        first, second = (self._row(op, way) for op, way in (sign.first, sign.second))
+        first, second = (_row(rows, op, way) for op, way in (sign.first, sign.second))
         if first is None or second is None or not first.arm_us or not second.arm_us:
             return "not timed", ""
         ratio = second.arm_us / first.arm_us
@@ -172,9 +175,14 @@ class SsmSession:
         word = "as published" if ratio > 1 + noise else "the other way" if ratio < 1 - noise else "same within noise"
         return word, f"{ratio:.3g}× ± {100 * noise:.2g} %"
 
-    def _row(self, op: str, way: str) -> RowResult | None:
-        rows = [r for r in compare(read_run(self.session.run)).rows if r.op == op and r.role == "candidate"]
-        return next((r for r in rows if not way or bool(r.axes.get("predecayed")) == (way == "predecayed")), None)
+    def _rows(self) -> list[RowResult]:
+        """The candidates' results of this run: read and compared once for all signs."""
+        return [r for r in compare(read_run(self.session.run)).rows if r.role == "candidate"]
 
     def _record(self, check: StageCheck) -> dict[str, Any]:
         return {"kind": "identity", **asdict(check), "passed": check.passed, "interpreter": runtime.interpreter_on()}
+
+
+def _row(rows: Sequence[RowResult], op: str, way: str) -> RowResult | None:
+    found = (r for r in rows if r.op == op)
+    return next((r for r in found if not way or bool(r.axes.get("predecayed")) == (way == "predecayed")), None)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 
 from kda_lab.projection import arms, fp8
-from kda_lab.projection.arms import CONTROL, FIVE, OUTPUTS, Projected, SideRule
-from kda_lab.projection.measure import ERROR_LIMIT, launches
+from kda_lab.projection.arms import CONTROL, FIVE, OUTPUTS, SideRule
+from kda_lab.projection.measure import ERROR_LIMIT, error_of, launches
 from kda_lab.projection.plan import ARMS
 from kda_lab.projection.sizes import Splits
 from kda_lab.projection.weights import FusedWeights, draw, fuse_low_rank
@@ -39,14 +39,14 @@ def compare_arms(
     for count in tokens:
         x = torch.randn(count, size.model.hidden, generator=generator, device=device).bfloat16()
         right = arms.exact(x, fused.five)
-        found = {arm: _launched(arm, x, fused, rule) for arm in ARMS}
+        found = {arm: launches(arm, x, [fused], rule)[0].run() for arm in ARMS}
         for arm in ARMS:
             outputs = {name: getattr(found[arm], name) for name in OUTPUTS}
             rows.append(
                 EqualityRow(
                     arm,
                     count,
-                    max(rel_l2(outputs[n], getattr(right, n)) for n in OUTPUTS),
+                    error_of(found[arm], right),
                     {n: torch.equal(outputs[n], getattr(found[FIVE], n)) for n in OUTPUTS},
                     {n: outputs[n].stride(0) for n in OUTPUTS},
                 )
@@ -80,11 +80,6 @@ def law_faults(size: Splits, device: torch.device, seed: int) -> list[str]:
     if not torch.equal(torch.cat([five.qkv, five.gate]), fused.qkvg):
         found.append("the unfused weights are not the rows of the fused one")
     return [*found, *_low_rank_faults(fused, size, device, seed), *_dequantise_faults(device, seed)]
-
-
-def _launched(arm: str, x: torch.Tensor, fused: FusedWeights, rule: SideRule) -> Projected:
-    launch = launches(arm, x, [fused], rule)[0]
-    return launch.run()
 
 
 def _low_rank_faults(fused: FusedWeights, size: Splits, device: torch.device, seed: int) -> list[str]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from kda_lab.errors import ParameterError, Reason
+from kda_lab.projection.sizes import ROOM
 
-ROOM = "projection"
 BLOCK = 128
 
 

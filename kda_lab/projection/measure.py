@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from kda_lab.projection.sizes import Splits
 from kda_lab.projection.traces import busy_of
 from kda_lab.projection.weights import FusedWeights
 from kda_lab.timing.graph import Replay
-from kda_lab.verify.metrics import rel_l2
+from kda_lab.verify.metrics import rel_l2, worst
 
 ERROR_LIMIT = 5e-3
 """rel-L2 of a result against FP64: one rounding to BF16 costs 1.7e-3, the two of the decay gate 2.4e-3."""
@@ -42,10 +43,10 @@ def launches(arm: str, x: torch.Tensor, sets: Sequence[FusedWeights], rule: Side
     for fused in sets:
         plain = fused.five
         run: dict[str, Callable[[], Projected]] = {
-            FIVE: lambda plain=plain: arms.five(x, plain),  # type: ignore[misc]
-            CONTROL: lambda plain=plain: arms.five(x, plain),  # type: ignore[misc]
-            THREE: lambda fused=fused: arms.three(x, fused),  # type: ignore[misc]
-            SIDE: lambda fused=fused: arms.three_side(x, fused, rule),  # type: ignore[misc]
+            FIVE: partial(arms.five, x, plain),
+            CONTROL: partial(arms.five, x, plain),
+            THREE: partial(arms.three, x, fused),
+            SIDE: partial(arms.three_side, x, fused, rule),
         }
         made.append(Launch(run[arm]))
     return made
@@ -126,11 +127,11 @@ def check(
     right = {i: arms.exact(x, sets[i].five) for i in chosen}
     found = []
     for arm in bound:
-        errors = [_error(bound[arm][i].results, right[i]) for i in chosen]
+        errors = [error_of(bound[arm][i].results, right[i]) for i in chosen]
         bits = {
             name: all(_same(bound[arm][i].results, bound[FIVE][i].results, name) for i in chosen) for name in OUTPUTS
         }
-        error = max(errors)
+        error = worst(errors)
         passed = error <= ERROR_LIMIT
         found.append({"check": {"passed": passed, "error": error, "limit": ERROR_LIMIT}, "bits": bits})
     return found
@@ -160,11 +161,11 @@ def _kernels(replay: Replay, calls: int, bench: Bench) -> Record:
     return {"busy": {**asdict(busy), "overlap_us": busy.overlap_us}, "busy_reason": ""}
 
 
-def _error(given: Projected | None, right: Projected) -> float:
-    """Worst rel-L2 over the results; infinite where nothing was computed."""
+def error_of(given: Projected | None, right: Projected) -> float:
+    """Worst rel-L2 over the results, NaN where one is; infinite where nothing was computed."""
     if given is None:
         return float("inf")
-    return max(rel_l2(getattr(given, name), getattr(right, name)) for name in OUTPUTS)
+    return worst([rel_l2(getattr(given, name), getattr(right, name)) for name in OUTPUTS])
 
 
 def _same(given: Projected | None, baseline: Projected | None, name: str) -> bool:

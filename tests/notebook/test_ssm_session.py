@@ -69,8 +69,9 @@ def test_signs_are_told_and_not_judged(walked: tuple[SsmSession, Verdict], monke
     """One as published, one within the noise, one the other way: the run passes, and says all three."""
     timed(monkeypatch, ROWS)
     ssm = replace(walked[0], not_timed="")
-    assert [ssm._ratio(sign)[0] for sign in SIGNS] == ["as published", "same within noise", "the other way"]
-    assert ssm._ratio(SIGNS[0])[1] == "1.2× ± 1 %"
+    rows = ssm._rows()
+    assert [ssm._ratio(sign, rows)[0] for sign in SIGNS] == ["as published", "same within noise", "the other way"]
+    assert ssm._ratio(SIGNS[0], rows)[1] == "1.2× ± 1 %"
     verdict = ssm.verdict()
     assert verdict.passed
     assert "packed decode beats a replay with raw keys: as published" in verdict.sentence
