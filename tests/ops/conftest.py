@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from kda_lab.ops.protocol import Call
+from kda_lab.ops.protocol import Call, Row
 from kda_lab.ops.registry import load_op
 from kda_lab.verify import gate_power
 from kda_lab.verify.launching import one_thread
@@ -39,3 +40,15 @@ def is_right() -> Callable[..., bool]:
         return all(element_max(given[n], exact[n], allowed[n]) <= 1 for n in exact)
 
     return judge
+
+
+@pytest.fixture(scope="session")
+def smaller() -> Callable[[Row], Row]:
+    """A verify row with two value heads and at most three requests and tokens: the interpreter runs one program at a time."""
+
+    def shrink(row: Row) -> Row:
+        axes = row.parameters
+        fewer = {"B": min(axes["B"], 3), "T": min(axes["T"], 3), "HV": 2, "H": 2 * axes["H"] // axes["HV"]}
+        return replace(row, parameters={**axes, **fewer})
+
+    return shrink

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
+
+from kda_lab.ops.protocol import Call
 
 ROW_GAP = 64
 """Elements between the operand rows of a guarded call: a multiple of any alignment."""
@@ -62,3 +65,29 @@ def moved(indices: torch.Tensor, turn: int, slots: int) -> torch.Tensor:
     """Indices of the same requests in other slots, and padding at other requests."""
     turned = indices.roll(1)
     return torch.where(turned < 0, turned, (turned + turn) % slots)
+
+
+def passed_on(indices: Sequence[int], slots: int) -> list[int]:
+    """Each request with the slot behind that of the next one, and padding at other requests: of indices on the host."""
+    return [-1 if i < 0 else (i + 1) % slots for i in (*indices[1:], *indices[:1])]
+
+
+def replaced(
+    call: Call,
+    names: Iterable[str],
+    turn: int,
+    source: Call | None,
+    generator: Callable[[], torch.Generator],
+    redrawn: Callable[[torch.Tensor, str, torch.Generator], torch.Tensor],
+) -> dict[str, torch.Tensor]:
+    """New contents of some inputs.
+
+    Args:
+        source: a call of the same extents whose contents go to other rows, channels turned by `turn`; None draws new ones.
+        generator: makes the one that the inputs are drawn from, in the order of `names`.
+        redrawn: new contents of an input, by its old ones and its name.
+    """
+    if source is not None:
+        return {n: source.inputs[n].flip(0).roll(turn, -1) for n in names}
+    fresh = generator()
+    return {n: redrawn(call.inputs[n], n, fresh) for n in names}

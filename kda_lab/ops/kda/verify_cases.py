@@ -9,7 +9,6 @@ two of them. Drawn inputs have no such value: the ring is then exact, and the st
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +16,7 @@ from typing import Any
 import torch
 
 from kda_lab.errors import ParameterError, Reason
+from kda_lab.ops.kda.drawing import generator_of, passed_on
 from kda_lab.ops.kda.geometry import LOWER_BOUND
 from kda_lab.ops.kda.speculative import Heads, Tensors
 from kda_lab.ops.protocol import Call, Row, Work
@@ -73,7 +73,7 @@ def drawn(row: Row, seed: int, device: torch.device | str = "cpu") -> tuple[Tens
     """Inputs, scalars and facts of a row: N(0, 1) rows and states, one head of tiny keys, padding from three requests on."""
     B = row.parameters["B"]
     facts = {"wide": False, "fp32": False, **row.parameters, "live": B - (B > 2)}
-    generator = generator_of(f"{row.op} {row.label}", seed, device)
+    generator = generator_of(row.op, row.label, seed, device)
     inputs = fresh(facts, B + SPARE_SLOTS, _indices(B, B + SPARE_SLOTS), generator)
     return inputs, {"lower_bound": facts["lower_bound"]}, facts
 
@@ -102,11 +102,11 @@ def fresh(facts: dict[str, Any], slots: int, indices: Sequence[int], generator: 
     state[index[live].long()] = torch.randn(int(live.sum()), heads.HV, heads.V, heads.K, **draw)
     wide = WIDE if facts["wide"] else 0
     return {
-        "mixed_qkv": _spaced(qkv, wide),
+        "mixed_qkv": with_gaps(qkv, wide),
         "conv_state": apart(conv_state, 4 * wide),
         "conv_weight": weight,
-        "a": _spaced((0.5 * torch.randn(B, T, heads.HV * heads.K, **draw) - 1).bfloat16(), wide),
-        "b": _spaced((0.5 * torch.randn(B, T, heads.HV, **draw)).bfloat16(), wide),
+        "a": with_gaps((0.5 * torch.randn(B, T, heads.HV * heads.K, **draw) - 1).bfloat16(), wide),
+        "b": with_gaps((0.5 * torch.randn(B, T, heads.HV, **draw)).bfloat16(), wide),
         "a_log": 0.2 * torch.randn(heads.HV, **draw),
         "dt_bias": 0.1 * torch.randn(heads.HV * heads.K, **draw),
         "state": apart(state, 4 * wide),
@@ -168,7 +168,7 @@ def light(row: Row, count: int, seed: int, device: torch.device | str) -> list[t
     """`count` distinct inputs of one row for cold timing, each with pools of its own; values are not settled."""
     facts = {"wide": False, "fp32": False, **row.parameters, "live": row.parameters["B"]}
     heads, B, T = heads_of_facts(facts), facts["B"], facts["T"]
-    generator = generator_of(f"{row.op} {row.label}", seed, device)
+    generator = generator_of(row.op, row.label, seed, device)
 
     def bf16(*shape: int) -> torch.Tensor:
         return torch.empty(*shape, dtype=torch.bfloat16, device=device).normal_(generator=generator)
@@ -254,7 +254,7 @@ def with_guard_slots(call: Call, count: int) -> Call:
     extra, wide = min(count, SPARE_SLOTS), WIDE if call.facts["wide"] else 0
     pools = {name: grown(call.inputs[name], extra, 4 * wide) for name in ("conv_state", "state")}
     # A copy to another device has lost the gaps.
-    return call.with_inputs(**pools, **{name: _spaced(call.inputs[name].contiguous(), wide) for name in ROWS})
+    return call.with_inputs(**pools, **{name: with_gaps(call.inputs[name].contiguous(), wide) for name in ROWS})
 
 
 def changed(call: Call, which: str, seed: int, source: Call | None = None) -> Tensors:
@@ -271,8 +271,8 @@ def changed(call: Call, which: str, seed: int, source: Call | None = None) -> Te
     slots = call.inputs["state"].shape[0]
     indices = call.inputs["state_indices"].tolist()
     if which == "slots":
-        indices = [-1 if i < 0 else (i + 1) % slots for i in indices[1:] + indices[:1]]
-    return fresh(call.facts, slots, indices, generator_of(f"{call.op} {call.label} {which}", seed, call.device))
+        indices = passed_on(indices, slots)
+    return fresh(call.facts, slots, indices, generator_of(call.op, f"{call.label} {which}", seed, call.device))
 
 
 def _indices(batch: int, slots: int) -> list[int]:
@@ -297,15 +297,9 @@ def grown(pool: torch.Tensor, extra: int, gap: int) -> torch.Tensor:
     return apart(torch.cat([pool, guard]), gap)
 
 
-def _spaced(rows: torch.Tensor, gap: int) -> torch.Tensor:
+def with_gaps(rows: torch.Tensor, gap: int) -> torch.Tensor:
     """The rows with `gap` elements of NaN behind each."""
     if not gap:
         return rows
     guard = torch.full((*rows.shape[:-1], gap), float("nan"), dtype=rows.dtype, device=rows.device)
     return torch.cat([rows, guard], -1)[..., : rows.shape[-1]]
-
-
-def generator_of(label: str, seed: int, device: torch.device | str) -> torch.Generator:
-    """A generator of its own for each label and seed."""
-    digest = hashlib.sha256(f"{label} {seed}".encode()).digest()
-    return torch.Generator(device).manual_seed(int.from_bytes(digest[:7], "big"))

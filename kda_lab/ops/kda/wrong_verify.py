@@ -22,6 +22,7 @@ from kda_lab.ops.kda.speculative import (
     states_of,
     to_value_heads,
 )
+from kda_lab.ops.kda.wrong_requests import has_padding
 from kda_lab.ops.protocol import Call, Mutant
 from kda_lab.ops.wrong import all_zero, baked, plain, untouched
 
@@ -177,11 +178,6 @@ def _windows_before(found: Tensors, call: Call) -> Tensors:
 def many_tokens(call: Call) -> bool:
     """More than one token a request."""
     return call.inputs["mixed_qkv"].shape[1] > 1
-
-
-def has_padding(call: Call) -> bool:
-    """A request without a slot."""
-    return bool((call.inputs["state_indices"] < 0).any())
 
 
 def _is_grouped(call: Call) -> bool:

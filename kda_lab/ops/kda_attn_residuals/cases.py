@@ -7,13 +7,13 @@ tiny, so that epsilon counts. Synthetic tensors depend on (label, seed) and on t
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from kda_lab.errors import ParameterError, Reason
+from kda_lab.ops.kda.drawing import generator_of
 from kda_lab.ops.kda_attn_residuals.oracle import EPSILON
 from kda_lab.ops.kda_attn_residuals.spec import SPEC
 from kda_lab.ops.protocol import Call, Row, Scalar
@@ -182,8 +182,7 @@ def _draw(label: str, shape: tuple[int, int, int], valid: int, kind: str, genera
 
 
 def _generator(label: str, seed: int, device: torch.device | str) -> torch.Generator:
-    digest = hashlib.sha256(f"{SPEC.name} {label} {seed}".encode()).digest()
-    return torch.Generator(device).manual_seed(int.from_bytes(digest[:7], "big"))
+    return generator_of(SPEC.name, label, seed, device)
 
 
 def _refusal(field: str, given: object, allowed: str) -> ParameterError:

@@ -9,7 +9,6 @@ are. Every second sequence starts from zero although its slot holds a state.
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,6 +16,7 @@ from typing import Any
 import torch
 
 from kda_lab.errors import ParameterError, Reason
+from kda_lab.ops.kda.drawing import SLOT_GAP, SPARE_SLOTS, generator_of, moved, replaced, spaced_rows
 from kda_lab.ops.kda.geometry import HEAD_DIM, LOWER_BOUND
 from kda_lab.ops.kda_chunk_prefill.spec import SPEC
 from kda_lab.ops.protocol import Call, Row, Scalar
@@ -34,9 +34,6 @@ TINY = 2.0**-13
 TINY_EVERY = 5
 QUIET = 2.0**-6
 """Scale of the states that keep their bits: final states have about 0.1."""
-SPARE_SLOTS = 1
-SLOT_GAP = 4 * 73
-"""Elements between slots of a guarded call, as the source thread has them."""
 OPERANDS = ("q", "k", "v", "a", "beta")
 
 
@@ -113,8 +110,8 @@ def with_guard_rows(call: Call, count: int) -> Call:
     if not count:
         return call
     state = call.inputs["state"]
-    pool = _spaced(torch.cat([state, QUIET * state[:1].flip(-1)]))
-    return call.with_inputs(state=pool).with_outputs(state=_spaced(pool))
+    pool = spaced_rows(torch.cat([state, QUIET * state[:1].flip(-1)]), SLOT_GAP)
+    return call.with_inputs(state=pool).with_outputs(state=spaced_rows(pool, SLOT_GAP))
 
 
 def changed(call: Call, which: str, seed: int, source: Call | None = None) -> dict[str, torch.Tensor]:
@@ -130,18 +127,20 @@ def changed(call: Call, which: str, seed: int, source: Call | None = None) -> di
     """
     if which not in CHANGES:
         raise _refusal("which", which, ", ".join(map(repr, CHANGES)))
-    names, turn = (*OPERANDS, "state"), 1 + CHANGES.index(which)
-    if source is not None:
-        new = {n: source.inputs[n].flip(0).roll(turn, -1) for n in names}
-    else:
-        generator = _generator(f"{call.label}-changed-{which}", seed, call.device)
-        new = {n: _redrawn(call.inputs[n], n, generator) for n in names}
+    turn = 1 + CHANGES.index(which)
+    new = replaced(
+        call,
+        (*OPERANDS, "state"),
+        turn,
+        source,
+        lambda: _generator(f"{call.label}-changed-{which}", seed, call.device),
+        _redrawn,
+    )
     if which == "sequences":
         old = call.inputs["cu_seqlens"]
         counts = old.diff().flip(0)
         new["cu_seqlens"] = torch.cat([old[:1], counts.cumsum(0).to(old.dtype)])
-        turned = call.inputs["state_indices"].roll(1)
-        new["state_indices"] = torch.where(turned < 0, turned, (turned + turn) % call.inputs["state"].shape[0])
+        new["state_indices"] = moved(call.inputs["state_indices"], turn, call.inputs["state"].shape[0])
         new["has_state"] = ~call.inputs["has_state"]
     return new
 
@@ -222,17 +221,8 @@ def _redrawn(old: torch.Tensor, name: str, generator: torch.Generator) -> torch.
     return (0.5 * fresh - 1 if name == "a" else fresh).to(old.dtype)
 
 
-def _spaced(pool: torch.Tensor) -> torch.Tensor:
-    """A copy of a pool whose slots are further apart, with NaN between them."""
-    flat = pool.flatten(1)
-    wide = torch.full((flat.shape[0], flat.shape[1] + SLOT_GAP), float("nan"), dtype=pool.dtype, device=pool.device)
-    wide[:, : flat.shape[1]] = flat
-    return wide[:, : flat.shape[1]].unflatten(1, pool.shape[1:])
-
-
 def _generator(label: str, seed: int, device: torch.device | str) -> torch.Generator:
-    digest = hashlib.sha256(f"{SPEC.name} {label} {seed}".encode()).digest()
-    return torch.Generator(device).manual_seed(int.from_bytes(digest[:7], "big"))
+    return generator_of(SPEC.name, label, seed, device)
 
 
 def _refusal(field: str, given: object, allowed: str) -> ParameterError:

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 from kda_lab.errors import ParameterError, Reason
+from kda_lab.ops.kda.drawing import generator_of, passed_on
 from kda_lab.ops.kda.geometry import LOWER_BOUND
-from kda_lab.ops.kda.verify_cases import generator_of
 from kda_lab.ops.kda_fold.spec import SPEC
 from kda_lab.ops.protocol import Call, Row
 
@@ -66,7 +66,7 @@ def synthesise(row: Row, seed: int, device: torch.device | str = "cpu") -> Call:
     if B > 2:
         indices[-1] = -1
     counts = accepted_counts(facts)
-    inputs = _fresh(facts, indices, counts, generator_of(f"{SPEC.name} {row.label}", seed, device))
+    inputs = _fresh(facts, indices, counts, generator_of(SPEC.name, row.label, seed, device))
     taken = [n for n, i in zip(counts, indices, strict=True) if i >= 0]
     return _call(row.label, inputs, {**facts, "taken": taken})
 
@@ -83,7 +83,7 @@ def accepted_counts(facts: dict[str, Any], turn: int = 0) -> list[int]:
 def make_sets(row: Row, count: int, seed: int, device: torch.device | str) -> list[Call]:
     """`count` distinct calls of one row for cold timing, each on a pool of its own."""
     facts = {"wide": False, **row.parameters}
-    generator = generator_of(f"{SPEC.name} {row.label}", seed, device)
+    generator = generator_of(SPEC.name, row.label, seed, device)
     counts = accepted_counts(facts)
     found = []
     for _ in range(count):
@@ -114,9 +114,9 @@ def changed(call: Call, which: str, seed: int, source: Call | None = None) -> di
     indices = call.inputs["state_indices"].tolist()
     if which == "slots":
         slots = call.inputs["state"].shape[1]
-        indices = [-1 if i < 0 else (i + 1) % slots for i in indices[1:] + indices[:1]]
+        indices = passed_on(indices, slots)
     counts = accepted_counts({**call.facts, "accepted": "mixed"}, 1 + CHANGES.index(which))
-    generator = generator_of(f"{SPEC.name} {call.label} {which}", seed, call.device)
+    generator = generator_of(SPEC.name, f"{call.label} {which}", seed, call.device)
     return _fresh(call.facts, indices, counts, generator)
 
 

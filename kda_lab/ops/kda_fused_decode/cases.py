@@ -20,6 +20,7 @@ from kda_lab.ops.kda.drawing import (
     live_count,
     moved,
     on_lines,
+    replaced,
     slot_indices,
     spaced_rows,
 )
@@ -164,11 +165,14 @@ def changed(call: Call, which: str, seed: int, source: Call | None = None) -> di
     if which not in CHANGES:
         raise _refusal("which", which, ", ".join(map(repr, CHANGES)))
     turn = 1 + CHANGES.index(which)
-    if source is not None:
-        new = {n: source.inputs[n].flip(0).roll(turn, -1) for n in (*OPERANDS, *POOLS)}
-    else:
-        generator = _generator(f"{call.label}-changed-{which}", seed, call.device)
-        new = {n: _redrawn(call.inputs[n], n, generator) for n in (*OPERANDS, *POOLS)}
+    new = replaced(
+        call,
+        (*OPERANDS, *POOLS),
+        turn,
+        source,
+        lambda: _generator(f"{call.label}-changed-{which}", seed, call.device),
+        _redrawn,
+    )
     if which == "slots":
         new["state_indices"] = moved(call.inputs["state_indices"], turn, call.inputs["state"].shape[0])
     return new

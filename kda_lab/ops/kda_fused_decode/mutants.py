@@ -15,10 +15,11 @@ from torch.nn.functional import silu
 from kda_lab.ops.kda.convolution import convolve
 from kda_lab.ops.kda.gate import beta, log_decay
 from kda_lab.ops.kda.recurrence import step
+from kda_lab.ops.kda.wrong_requests import baked_part, has_padding, is_live, part
 from kda_lab.ops.kda_fused_decode.oracle import epsilon_of, packed_call, windows_of
 from kda_lab.ops.kda_packed_decode.oracle import Operands, live_rows, operands
-from kda_lab.ops.protocol import Arm, Call, Mutant
-from kda_lab.ops.wrong import all_zero, baked, plain, untouched
+from kda_lab.ops.protocol import Call, Mutant
+from kda_lab.ops.wrong import all_zero, plain, untouched
 
 Step = Callable[[Operands], tuple[torch.Tensor, torch.Tensor]]
 
@@ -215,33 +216,25 @@ def _rounded_state(call: Call) -> None:
     pool[slots] = pool[slots].bfloat16().to(pool.dtype)
 
 
-def _live(call: Call) -> bool:
-    return bool((call.inputs["state_indices"] >= 0).any())
-
-
-def _padded(call: Call) -> bool:
-    return bool((call.inputs["state_indices"] < 0).any())
-
-
 def _several_heads(call: Call) -> bool:
-    return call.inputs["state"].shape[1] > 1 and _live(call)
+    return call.inputs["state"].shape[1] > 1 and is_live(call)
 
 
 def _is_fp32(call: Call) -> bool:
-    return call.inputs["state"].dtype == torch.float32 and _live(call)
+    return call.inputs["state"].dtype == torch.float32 and is_live(call)
 
 
 def _has_gap(pool: str) -> Callable[[Call], bool]:
     def applies(call: Call) -> bool:
         given = call.outputs[pool]
-        return given.shape[0] > 1 and given.stride(0) != given[0].numel() and _live(call)
+        return given.shape[0] > 1 and given.stride(0) != given[0].numel() and is_live(call)
 
     return applies
 
 
 def _epsilon_counts(call: Call) -> bool:
     """Whether the norm of some head is a hundredth off without its epsilon."""
-    if not _live(call):
+    if not is_live(call):
         return False
     found: list[torch.Tensor] = []
     copies = {name: tensor.clone() for name, tensor in call.outputs.items()}
@@ -256,45 +249,31 @@ def _epsilon_counts(call: Call) -> bool:
     return bool(((sizes < 50 * epsilon_of(call)) & (sizes > 0)).any())
 
 
-_ALL_PADDING = "every request is padding"
-
-
-def _part(name: str, what: str, mistake: Callable[[Call], None]) -> Mutant:
-    return plain(name, what, mistake, _live, _ALL_PADDING)
-
-
-def _baked(name: str, what: str, *tensors: str) -> Mutant:
-    def fresh() -> Arm:
-        return baked(name, tensors, _Fused())
-
-    return Mutant(name, what, fresh, _live, _ALL_PADDING)
-
-
 def _beta_rounded(x: Operands, call: Call) -> Operands:
     return replace(x, beta=beta(call.inputs["b"][x.rows].float(), torch.bfloat16))
 
 
 MUTANTS: tuple[Mutant, ...] = (
     plain("untouched", "Writes nothing.", untouched),
-    _part("all_zero", "Writes zeros.", all_zero),
-    _part("newest_first", "The window is read newest first.", _Fused(rows=_newest_first)),
-    _part("weights_turned", "Row 0 of the weight is the present token's.", _Fused(rows=_weights_turned)),
-    _part("silu_missing", "The convolution is used without SiLU.", _Fused(rows=_without_silu)),
-    _part("silu_of_each", "SiLU is taken of every product instead of their sum.", _Fused(rows=_silu_of_each)),
-    _part("conv_not_rounded", "The convolution is not rounded to BF16.", _Fused(rows=_unrounded)),
-    _part("window_kept", "The window stays as it was.", _Fused(shift=_kept)),
-    _part("window_of_outputs", "The window gets the convolved token.", _Fused(shift=_convolved_kept)),
-    _part("window_as_ring", "The token replaces the oldest one in its place.", _Fused(shift=_places_only)),
-    _part(
+    part("all_zero", "Writes zeros.", all_zero),
+    part("newest_first", "The window is read newest first.", _Fused(rows=_newest_first)),
+    part("weights_turned", "Row 0 of the weight is the present token's.", _Fused(rows=_weights_turned)),
+    part("silu_missing", "The convolution is used without SiLU.", _Fused(rows=_without_silu)),
+    part("silu_of_each", "SiLU is taken of every product instead of their sum.", _Fused(rows=_silu_of_each)),
+    part("conv_not_rounded", "The convolution is not rounded to BF16.", _Fused(rows=_unrounded)),
+    part("window_kept", "The window stays as it was.", _Fused(shift=_kept)),
+    part("window_of_outputs", "The window gets the convolved token.", _Fused(shift=_convolved_kept)),
+    part("window_as_ring", "The token replaces the oldest one in its place.", _Fused(shift=_places_only)),
+    part(
         "other_gate",
         "The softplus gate in the place of the safe one, or the other way round.",
         _Fused(prepare=_other_gate),
     ),
-    _part("no_decay", "The state does not decay.", _Fused(prepare=lambda x, call: replace(x, g=torch.zeros_like(x.g)))),
-    _part("beta_rounded", "The write strength is rounded to BF16.", _Fused(prepare=_beta_rounded)),
-    _part("read_before_update", "The output is read before the update.", _Fused(advance=_read_before)),
-    _part("state_transposed", "The state is taken for [K, V].", _Fused(advance=_transposed)),
-    _part("state_not_kept", "States are not written back.", _Fused(keeps=False)),
+    part("no_decay", "The state does not decay.", _Fused(prepare=lambda x, call: replace(x, g=torch.zeros_like(x.g)))),
+    part("beta_rounded", "The write strength is rounded to BF16.", _Fused(prepare=_beta_rounded)),
+    part("read_before_update", "The output is read before the update.", _Fused(advance=_read_before)),
+    part("state_transposed", "The state is taken for [K, V].", _Fused(advance=_transposed)),
+    part("state_not_kept", "States are not written back.", _Fused(keeps=False)),
     plain(
         "state_rounded",
         "FP32 states are rounded to BF16.",
@@ -302,12 +281,10 @@ MUTANTS: tuple[Mutant, ...] = (
         _is_fp32,
         "the pool is BF16, or every request is padding",
     ),
-    _part("norm_missing", "The output is weighted and gated but not normalised.", _Fused(norm=_norm_missing)),
-    _part("norm_by_sum", "The norm divides by the root of the sum.", _Fused(norm=_norm_by_sum)),
-    _part(
-        "norm_weight_offset", "The norm's weight is taken for one less than it is.", _Fused(norm=_norm_weight_offset)
-    ),
-    _part("norm_of_half", "The norm sees half of V.", _half_normed),
+    part("norm_missing", "The output is weighted and gated but not normalised.", _Fused(norm=_norm_missing)),
+    part("norm_by_sum", "The norm divides by the root of the sum.", _Fused(norm=_norm_by_sum)),
+    part("norm_weight_offset", "The norm's weight is taken for one less than it is.", _Fused(norm=_norm_weight_offset)),
+    part("norm_of_half", "The norm sees half of V.", _half_normed),
     plain(
         "norm_over_heads",
         "One norm over all heads.",
@@ -322,8 +299,8 @@ MUTANTS: tuple[Mutant, ...] = (
         _epsilon_counts,
         "no output is so small that epsilon counts",
     ),
-    _part("gate_missing", "The output is not gated.", _Fused(gate=torch.ones_like)),
-    _part("gate_silu", "The output is gated by SiLU instead of the sigmoid.", _Fused(gate=silu)),
+    part("gate_missing", "The output is not gated.", _Fused(gate=torch.ones_like)),
+    part("gate_silu", "The output is gated by SiLU instead of the sigmoid.", _Fused(gate=silu)),
     plain("slot_stride_ignored", "States lie one behind the other.", _dense("state"), _has_gap("state"), "no gap"),
     plain(
         "window_stride_ignored",
@@ -332,10 +309,10 @@ MUTANTS: tuple[Mutant, ...] = (
         _has_gap("conv_state"),
         "no gap",
     ),
-    plain("padding_not_written", "Rows of padding are not zeroed.", _Fused(zeroes=False), _padded, "no padding"),
-    plain("padding_works", "Padding works on the pool's last free slot.", _padding_works, _padded, "no padding"),
-    _part("spare_shifted", "The window of a slot that nobody names moves on.", _spare_shifted),
-    _baked("slots_baked", "Indices are read when the call is bound.", "state_indices"),
-    _baked("gate_baked", "The output gate is read when the call is bound.", "gate"),
-    _baked("weights_baked", "The weights are read when the call is bound.", "conv_weight", "norm_weight"),
+    plain("padding_not_written", "Rows of padding are not zeroed.", _Fused(zeroes=False), has_padding, "no padding"),
+    plain("padding_works", "Padding works on the pool's last free slot.", _padding_works, has_padding, "no padding"),
+    part("spare_shifted", "The window of a slot that nobody names moves on.", _spare_shifted),
+    baked_part("slots_baked", "Indices are read when the call is bound.", _Fused(), "state_indices"),
+    baked_part("gate_baked", "The output gate is read when the call is bound.", _Fused(), "gate"),
+    baked_part("weights_baked", "The weights are read when the call is bound.", _Fused(), "conv_weight", "norm_weight"),
 )

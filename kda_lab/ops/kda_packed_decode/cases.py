@@ -21,6 +21,7 @@ from kda_lab.ops.kda.drawing import (
     live_count,
     moved,
     on_lines,
+    replaced,
     slot_indices,
     spaced_rows,
 )
@@ -142,12 +143,15 @@ def changed(call: Call, which: str, seed: int, source: Call | None = None) -> di
     """
     if which not in CHANGES:
         raise _refusal("which", which, ", ".join(map(repr, CHANGES)))
-    names, turn = (*OPERANDS, "state"), 1 + CHANGES.index(which)
-    if source is not None:
-        new = {n: source.inputs[n].flip(0).roll(turn, -1) for n in names}
-    else:
-        generator = _generator(f"{call.label}-changed-{which}", seed, call.device)
-        new = {n: _redrawn(call.inputs[n], n, generator) for n in names}
+    turn = 1 + CHANGES.index(which)
+    new = replaced(
+        call,
+        (*OPERANDS, "state"),
+        turn,
+        source,
+        lambda: _generator(f"{call.label}-changed-{which}", seed, call.device),
+        _redrawn,
+    )
     if which == "slots":
         new["state_indices"] = moved(call.inputs["state_indices"], turn, call.inputs["state"].shape[0])
     return new

@@ -13,9 +13,10 @@ import torch
 from kda_lab.ops.kda.gate import beta, bound_of, log_decay
 from kda_lab.ops.kda.geometry import L2_EPSILON
 from kda_lab.ops.kda.recurrence import normalise_k, normalise_q, step
+from kda_lab.ops.kda.wrong_requests import baked_part, has_padding, is_live, part
 from kda_lab.ops.kda_packed_decode.oracle import Operands, live_rows, operands, split_heads
-from kda_lab.ops.protocol import Arm, Call, Mutant
-from kda_lab.ops.wrong import all_zero, baked, plain, untouched
+from kda_lab.ops.protocol import Call, Mutant
+from kda_lab.ops.wrong import all_zero, plain, untouched
 
 Advance = Callable[[Operands], tuple[torch.Tensor, torch.Tensor]]
 
@@ -186,16 +187,8 @@ def _spare_touched(call: Call) -> None:
     pool[free] *= 1 - 2.0**-7
 
 
-def _live(call: Call) -> bool:
-    return bool((call.inputs["state_indices"] >= 0).any())
-
-
-def _padded(call: Call) -> bool:
-    return bool((call.inputs["state_indices"] < 0).any())
-
-
 def _square(call: Call) -> bool:
-    return call.inputs["state"].shape[2] == call.inputs["state"].shape[3] and _live(call)
+    return call.inputs["state"].shape[2] == call.inputs["state"].shape[3] and is_live(call)
 
 
 def _square_alone(call: Call) -> bool:
@@ -205,11 +198,11 @@ def _square_alone(call: Call) -> bool:
 def _grouped(call: Call) -> bool:
     """Whether modulo and division give different heads."""
     H, HV = split_heads(call)[0].shape[1], call.inputs["state"].shape[1]
-    return 1 < H < HV and _live(call)
+    return 1 < H < HV and is_live(call)
 
 
 def _has_tiny_rows(call: Call) -> bool:
-    if not _live(call):
+    if not is_live(call):
         return False
     sums = split_heads(call)[1][live_rows(call.inputs["state_indices"])].float().square().sum(-1)
     return bool(((sums < 1e-4) & (sums > 0)).any())
@@ -222,12 +215,12 @@ def _in_order(call: Call) -> bool:
 
 def _wide(call: Call) -> bool:
     state = call.outputs["state"]
-    return state.stride(0) != state[0].numel() and _live(call) and state.shape[0] > 1
+    return state.stride(0) != state[0].numel() and is_live(call) and state.shape[0] > 1
 
 
 def _wide_rows(call: Call) -> bool:
     mixed = call.inputs["mixed_qkv"]
-    return mixed.stride(0) != mixed.shape[1] and mixed.shape[0] > 1 and _live(call)
+    return mixed.stride(0) != mixed.shape[1] and mixed.shape[0] > 1 and is_live(call)
 
 
 def _has_free(call: Call) -> bool:
@@ -239,44 +232,28 @@ def _numbered(indices: torch.Tensor) -> torch.Tensor:
     return torch.where(indices < 0, indices, places)
 
 
-_ALL_PADDING = "every request is padding"
-
-
-def _part(name: str, what: str, mistake: Callable[[Call], None]) -> Mutant:
-    return plain(name, what, mistake, _live, _ALL_PADDING)
-
-
-def _baked(name: str, what: str, *tensors: str) -> Mutant:
-    def fresh() -> Arm:
-        return baked(name, tensors, _Decode())
-
-    return Mutant(name, what, fresh, _live, _ALL_PADDING)
-
-
 MUTANTS: tuple[Mutant, ...] = (
     plain("untouched", "Writes nothing.", untouched),
-    _part("all_zero", "Writes zeros.", all_zero),
-    _part(
-        "other_gate", "The softplus gate in the place of the safe one, or the other way round.", _with(g=_other_gate)
-    ),
-    _part("no_decay", "The state does not decay.", _with(g=lambda x, call: torch.zeros_like(x.g))),
-    _part("one_gate_a_head", "All channels of a head decay as its first one.", _with(g=_one_head_gate)),
-    _part("bias_missing", "dt_bias is left out.", _with(g=_without_bias)),
-    _part("rate_linear", "The rate is 1 + a_log, not its exponential.", _with(g=_rate_as_logarithm)),
-    _part("read_before_update", "The output is read before the update.", _Decode(advance=_read_before)),
-    _part("delta_of_old_state", "The delta looks at the state before its decay.", _Decode(advance=_delta_of_old)),
-    _part("decay_last", "The state decays after the update.", _Decode(advance=_decay_last)),
-    _part("linear_attention", "What the state holds for the key stays.", _Decode(advance=_sum_only)),
-    _part("state_not_kept", "States are not written back.", _Decode(keeps=False)),
-    _part("scale_missing", "q is not scaled.", _with(q=lambda x, call: x.q * x.q.shape[-1] ** 0.5)),
-    _part("scale_twice", "q is scaled twice.", _with(q=lambda x, call: x.q * x.q.shape[-1] ** -0.5)),
-    _part("key_not_normalised", "k is used as it comes.", _with(k=lambda x, call: _heads(call, "k", x))),
-    _part(
+    part("all_zero", "Writes zeros.", all_zero),
+    part("other_gate", "The softplus gate in the place of the safe one, or the other way round.", _with(g=_other_gate)),
+    part("no_decay", "The state does not decay.", _with(g=lambda x, call: torch.zeros_like(x.g))),
+    part("one_gate_a_head", "All channels of a head decay as its first one.", _with(g=_one_head_gate)),
+    part("bias_missing", "dt_bias is left out.", _with(g=_without_bias)),
+    part("rate_linear", "The rate is 1 + a_log, not its exponential.", _with(g=_rate_as_logarithm)),
+    part("read_before_update", "The output is read before the update.", _Decode(advance=_read_before)),
+    part("delta_of_old_state", "The delta looks at the state before its decay.", _Decode(advance=_delta_of_old)),
+    part("decay_last", "The state decays after the update.", _Decode(advance=_decay_last)),
+    part("linear_attention", "What the state holds for the key stays.", _Decode(advance=_sum_only)),
+    part("state_not_kept", "States are not written back.", _Decode(keeps=False)),
+    part("scale_missing", "q is not scaled.", _with(q=lambda x, call: x.q * x.q.shape[-1] ** 0.5)),
+    part("scale_twice", "q is scaled twice.", _with(q=lambda x, call: x.q * x.q.shape[-1] ** -0.5)),
+    part("key_not_normalised", "k is used as it comes.", _with(k=lambda x, call: _heads(call, "k", x))),
+    part(
         "query_not_normalised",
         "q is scaled but not normalised.",
         _with(q=lambda x, call: _heads(call, "q", x) * x.q.shape[-1] ** -0.5),
     ),
-    _part("key_by_mean", "k is divided by its root mean square.", _with(k=_by_mean)),
+    part("key_by_mean", "k is divided by its root mean square.", _with(k=_by_mean)),
     plain(
         "epsilon_outside",
         "Epsilon is added to the norm of k, outside of the root.",
@@ -284,7 +261,7 @@ MUTANTS: tuple[Mutant, ...] = (
         _has_tiny_rows,
         "no key is so small that epsilon counts",
     ),
-    _part(
+    part(
         "query_and_key_swapped",
         "q and k change places.",
         _Decode(lambda x, call: replace(x, q=normalise_q(_heads(call, "k", x)), k=normalise_k(_heads(call, "q", x)))),
@@ -297,13 +274,13 @@ MUTANTS: tuple[Mutant, ...] = (
         "k and v differ in shape",
     ),
     plain("state_transposed", "The state is taken for [K, V].", _Decode(advance=_transposed), _square, "K is not V"),
-    _part(
+    part(
         "beta_rounded",
         "The write strength is rounded to BF16.",
         _with(beta=lambda x, call: beta(call.inputs["b"][x.rows].float(), torch.bfloat16)),
     ),
-    _part("beta_one", "The write strength is 1.", _with(beta=lambda x, call: torch.ones_like(x.beta))),
-    _part(
+    part("beta_one", "The write strength is 1.", _with(beta=lambda x, call: torch.ones_like(x.beta))),
+    part(
         "beta_raw",
         "The write strength is used without its sigmoid.",
         _with(beta=lambda x, call: call.inputs["b"][x.rows].float()),
@@ -319,22 +296,22 @@ MUTANTS: tuple[Mutant, ...] = (
         "state_rounded",
         "FP32 states are rounded to BF16.",
         _rounded_state,
-        lambda call: call.inputs["state"].dtype == torch.float32 and _live(call),
+        lambda call: call.inputs["state"].dtype == torch.float32 and is_live(call),
         "the pool is BF16, or every request is padding",
     ),
     plain(
         "slots_in_order",
         "Request b works on slot b.",
         lambda call: _Decode()(call.with_inputs(state_indices=_numbered(call.inputs["state_indices"]))),
-        lambda call: _live(call) and not _in_order(call),
+        lambda call: is_live(call) and not _in_order(call),
         "slots are in order, or every request is padding",
     ),
     plain("slot_stride_ignored", "Slots lie one behind the other.", _dense_slots, _wide, "slots have no gap"),
     plain("row_stride_ignored", "Operand rows lie one behind the other.", _dense_rows, _wide_rows, "rows have no gap"),
-    plain("padding_not_written", "Rows of padding are not zeroed.", _Decode(zeroes=False), _padded, "no padding"),
-    plain("padding_works", "Padding works on the pool's last free slot.", _padding_works, _padded, "no padding"),
+    plain("padding_not_written", "Rows of padding are not zeroed.", _Decode(zeroes=False), has_padding, "no padding"),
+    plain("padding_works", "Padding works on the pool's last free slot.", _padding_works, has_padding, "no padding"),
     plain("spare_touched", "A slot that nobody names changes.", _spare_touched, _has_free, "every slot is named"),
-    _baked("slots_baked", "Indices are read when the call is bound.", "state_indices"),
-    _baked("gate_baked", "The raw gate is read when the call is bound.", "a"),
-    _baked("weights_baked", "a_log and dt_bias are read when the call is bound.", "a_log", "dt_bias"),
+    baked_part("slots_baked", "Indices are read when the call is bound.", _Decode(), "state_indices"),
+    baked_part("gate_baked", "The raw gate is read when the call is bound.", _Decode(), "a"),
+    baked_part("weights_baked", "a_log and dt_bias are read when the call is bound.", _Decode(), "a_log", "dt_bias"),
 )

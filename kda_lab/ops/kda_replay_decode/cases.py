@@ -12,9 +12,10 @@ from typing import Any
 import torch
 
 from kda_lab.errors import ParameterError, Reason
+from kda_lab.ops.kda.drawing import generator_of, passed_on
 from kda_lab.ops.kda.geometry import LOWER_BOUND
 from kda_lab.ops.kda.recurrence import normalise_k
-from kda_lab.ops.kda.verify_cases import generator_of
+from kda_lab.ops.kda.verify_cases import with_gaps
 from kda_lab.ops.kda_replay_decode.spec import SPEC
 from kda_lab.ops.protocol import Call, Row
 
@@ -97,7 +98,7 @@ def synthesise(row: Row, seed: int, device: torch.device | str = "cpu") -> Call:
     indices = [(B - b) % B for b in range(B)]
     if B > 2:
         indices[-1] = -1
-    generator = generator_of(f"{SPEC.name} {row.label}", seed, device)
+    generator = generator_of(SPEC.name, row.label, seed, device)
     inputs = _fresh(facts, indices, _positions(B + 1, facts["L"], 0), generator)
     return _call(row.label, inputs, {**facts, **_counted(facts, indices, inputs["write_positions"].tolist())})
 
@@ -106,7 +107,7 @@ def make_sets(row: Row, count: int, seed: int, device: torch.device | str) -> li
     """`count` distinct calls of one row for cold timing, each on pools of its own; rings filled to every degree."""
     facts = {**row.parameters, "wide": False}
     B = facts["B"]
-    generator = generator_of(f"{SPEC.name} {row.label}", seed, device)
+    generator = generator_of(SPEC.name, row.label, seed, device)
     found = []
     for number in range(count):
         # A batch shorter than a ring takes its degrees over several sets.
@@ -120,7 +121,7 @@ def make_sets(row: Row, count: int, seed: int, device: torch.device | str) -> li
 def with_guard_rows(call: Call, count: int) -> Call:
     """The call itself, with its gaps: whole pools are outputs, so every slot and place is compared."""
     gap = GAP if call.facts["wide"] else 0
-    spaced = {name: _spaced(call.inputs[name].contiguous(), gap // 4) for name in ("mixed_qkv", "a", "b")}
+    spaced = {name: with_gaps(call.inputs[name].contiguous(), gap // 4) for name in ("mixed_qkv", "a", "b")}
     state = _apart(call.inputs["state"], gap)
     return call.with_inputs(state=state, **spaced).with_outputs(state=_apart(call.outputs["state"], gap))
 
@@ -139,9 +140,9 @@ def changed(call: Call, which: str, seed: int, source: Call | None = None) -> di
     indices = call.inputs["state_indices"].tolist()
     slots, length = call.inputs["state"].shape[0], call.inputs["ring_d"].shape[2]
     if which == "positions":
-        indices = [-1 if i < 0 else (i + 1) % slots for i in indices[1:] + indices[:1]]
+        indices = passed_on(indices, slots)
     positions = _positions(slots, length, CHANGES.index(which))
-    return _fresh(call.facts, indices, positions, generator_of(f"{SPEC.name} {call.label} {which}", seed, call.device))
+    return _fresh(call.facts, indices, positions, generator_of(SPEC.name, f"{call.label} {which}", seed, call.device))
 
 
 def _positions(slots: int, length: int, turn: int) -> list[int]:
@@ -182,7 +183,7 @@ def _fresh(
     row[H * K : H * K + K] *= TINY
     inputs["state_indices"] = torch.tensor(indices, dtype=torch.int32, device=generator.device)
     inputs["state"] = _apart(inputs["state"], gap)
-    return {n: _spaced(t, gap // 4) if n in ("mixed_qkv", "a", "b") else t for n, t in inputs.items()}
+    return {n: with_gaps(t, gap // 4) if n in ("mixed_qkv", "a", "b") else t for n, t in inputs.items()}
 
 
 def _light(
@@ -225,11 +226,3 @@ def _apart(pool: torch.Tensor, gap: int) -> torch.Tensor:
     storage = torch.zeros(pool.shape[0], inner + gap, dtype=pool.dtype, device=pool.device)
     storage[:, :inner] = pool.flatten(1)
     return storage.as_strided(pool.shape, (inner + gap, *pool.stride()[1:]))
-
-
-def _spaced(rows: torch.Tensor, gap: int) -> torch.Tensor:
-    """The rows with `gap` elements of NaN behind each."""
-    if not gap:
-        return rows
-    guard = torch.full((*rows.shape[:-1], gap), float("nan"), dtype=rows.dtype, device=rows.device)
-    return torch.cat([rows, guard], -1)[..., : rows.shape[-1]]

@@ -16,6 +16,7 @@ from kda_lab.ops.kda.gate import bound_of
 from kda_lab.ops.kda.recurrence import normalise_k
 from kda_lab.ops.kda.replay import Memory, Modes, Token
 from kda_lab.ops.kda.speculative import Heads
+from kda_lab.ops.kda.wrong_requests import has_padding
 from kda_lab.ops.kda_replay_decode.oracle import touched
 from kda_lab.ops.kda_replay_decode.steps import Steps, heads_of_call, modes_of
 from kda_lab.ops.protocol import Call, Mutant
@@ -188,10 +189,6 @@ def _is_grouped(call: Call) -> bool:
     return 1 < heads.H < heads.HV
 
 
-def _padded(call: Call) -> bool:
-    return bool((call.inputs["state_indices"] < 0).any())
-
-
 def _natural(call: Call) -> bool:
     """A ring of several places that is full and not flushed by force: where the two conventions differ."""
     length, forced = call.inputs["ring_d"].shape[2], modes_of(call).force_flush
@@ -203,7 +200,6 @@ _FLUSH = (_any(lambda flush, at: flush), "nothing is flushed")
 _KEPT = (_any(lambda flush, at: not flush), "every request is flushed")
 _APPENDS = (_any(lambda flush, at: at >= 0), "no record is appended")
 _FULL = (_any(lambda flush, at: flush and at < 0), "no request flushes its own token")
-_NATURAL = (_natural, "no full ring of several places is flushed by itself")
 
 MUTANTS: tuple[Mutant, ...] = (
     plain("all_zero", "Writes zeros.", all_zero),
@@ -303,10 +299,10 @@ MUTANTS: tuple[Mutant, ...] = (
         "padding_wraps",
         "Index -1 is the last slot.",
         Steps(slot=lambda i, b, slots: i if i >= 0 else slots - 1),
-        _padded,
+        has_padding,
         "no request is padding",
     ),
-    plain("padding_left", "The output of padding is not written.", _padding_left, _padded, "no request is padding"),
+    plain("padding_left", "The output of padding is not written.", _padding_left, has_padding, "no request is padding"),
     plain(
         "head_map",
         "Value head h reads query head h % H.",
