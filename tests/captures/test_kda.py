@@ -47,8 +47,9 @@ def test_a_committed_call_comes_from_its_seed(op: str) -> None:
         assert stored.entry(row.label).seed == SEED
         assert call.scalars == drawn.scalars and list(call.outputs) == list(drawn.outputs)
         for name, tensor in drawn.inputs.items():
-            assert content_sha256(call.inputs[name]) == content_sha256(tensor)
-            assert call.inputs[name].stride() == tensor.stride()
+            # Records of a ring are computed: CPUs with other vector units round an exponential otherwise.
+            room = 4 * torch.finfo(tensor.dtype).eps if tensor.is_floating_point() else 0
+            torch.testing.assert_close(call.inputs[name], tensor, rtol=room, atol=0, equal_nan=True, check_stride=True)
         assert all(content_sha256(call.outputs[n]) == content_sha256(call.inputs[n]) for n in call.updated)
 
 

@@ -27,13 +27,13 @@ def test_each_token_reads_itself_and_three_before() -> None:
         assert torch.equal(windows[t], torch.stack(rows[t + 1 : t + 4]))
 
 
-def test_one_token_at_a_time_gives_the_same_bits() -> None:
-    """The window after a token is all that the next one needs."""
+def test_one_token_at_a_time_gives_the_same() -> None:
+    """The window after a token is all that the next one needs; sums of another shape may round otherwise on some CPUs."""
     x, weight, window, _ = drawn()
     y, windows = convolve(x, weight, window)
     for t in range(T):
         one, after = convolve(x[t : t + 1], weight, window)
-        assert torch.equal(one[0], y[t])
+        assert torch.allclose(one[0], y[t], atol=1e-14, rtol=0)
         window = after[0]
         assert torch.equal(window, windows[t])
 
@@ -44,7 +44,7 @@ def test_leading_axes_are_requests() -> None:
     y, windows = convolve(x, weight, window, bias)
     for b in range(2):
         one, after = convolve(x[b], weight, window[b], bias)
-        assert torch.equal(y[b], one)
+        assert torch.allclose(y[b], one, atol=1e-14, rtol=0)
         assert torch.equal(windows[b], after)
 
 

@@ -83,12 +83,12 @@ def test_both_forms_of_the_gate_agree_where_both_apply(monkeypatch: pytest.Monke
 
 
 def test_the_state_pass_is_the_same_in_every_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
-    """V blocks are independent: their size changes no bit of output or state."""
+    """V blocks are independent: their size changes nothing but the order in which the CPU's product adds up."""
     call = cases.synthesise(cases.row("blocks", {"HV": 1, "K": 32, "V": 64, "lengths": (70,)}), 0)
     wide = {n: t.clone() for n, t in run(call).items()}
     monkeypatch.setattr(ARM.module, "NARROW", (32, 4, 1))
     narrow = run(call)
-    assert all(torch.equal(wide[n], narrow[n]) for n in wide)
+    assert rel_l2(wide["out"], narrow["out"]) < 1e-4 and rel_l2(wide["state"], narrow["state"]) < 1e-4
 
 
 def test_a_bool_and_a_byte_say_the_same() -> None:
