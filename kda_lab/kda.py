@@ -392,7 +392,7 @@ def reset_statistics() -> None:
 def _call(
     spec: OpSpec, tensors: Sequence[Any], scalars: Mapping[str, Any], outputs: Mapping[str, Any], kernel: str | None
 ) -> Any:
-    given = dict(zip(spec.tensors, tensors, strict=True))
-    given.update(scalars)
-    given.update(outputs)
-    return DISPATCHER.call(spec, tensors, scalars, outputs, kernel, demands(spec.name, given))
+    def rules() -> tuple[Reason, ...]:
+        return demands(spec.name, {**dict(zip(spec.tensors, tensors, strict=True)), **scalars, **outputs})
+
+    return DISPATCHER.call(spec, tensors, scalars, outputs, kernel, rules=rules)

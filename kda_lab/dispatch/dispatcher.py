@@ -38,6 +38,7 @@ KERNELS_DIR = Path(__file__).resolve().parent.parent / "kernels"
 CACHE_ENTRIES = 4096
 """The cache is emptied when it holds this many selections."""
 CACHED_SCALARS = (bool, int, float, str, type(None), torch.dtype)
+Rules = Callable[[], Iterable[Reason]]
 FactsReader = Callable[[OpSpec, Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]], CallFacts]
 
 
@@ -84,6 +85,7 @@ class Dispatcher:
         outputs: Mapping[str, Any],
         kernel: str | None = None,
         demands: Iterable[Reason] = (),
+        rules: Rules | None = None,
     ) -> Any:
         """Run the op once and return what the selected kernel returns.
 
@@ -94,6 +96,7 @@ class Dispatcher:
             outputs: output buffers by name; None where the kernel allocates.
             kernel: name of a kernel to force; judged by its callable shapes.
             demands: reasons of the op itself against this call; not empty refuses it.
+            rules: more of them, which follow from static properties alone: asked where no selection is cached.
 
         Raises:
             ContractError: neither a kernel nor a fallback may take the call, or two kernels claim it.
@@ -104,7 +107,7 @@ class Dispatcher:
         key = None if demands else self._key(spec, tensors, scalars, outputs, kernel)
         selection = self._cache.get(key) if key is not None else None
         if selection is None:
-            selection = self._select(spec, tensors, scalars, outputs, kernel, demands)
+            selection = self._select(spec, tensors, scalars, outputs, kernel, demands, rules)
         with self._count_lock:
             for tally in selection.tallies:
                 tally.count += 1
@@ -218,6 +221,7 @@ class Dispatcher:
         outputs: Mapping[str, Any],
         kernel: str | None,
         demands: Iterable[Reason],
+        rules: Rules | None,
     ) -> Selection:
         """Decide, and keep the decision when the call has a key."""
         demands = tuple(demands)
@@ -227,7 +231,8 @@ class Dispatcher:
             if found is not None:
                 return found
             facts = self._facts(spec, tensors, scalars, outputs)
-            choice = choose(spec, self.folders(), facts, read_settings(), kernel, demands, self._fallbacks)
+            every = (*demands, *(rules() if rules else ()))
+            choice = choose(spec, self.folders(), facts, read_settings(), kernel, every, self._fallbacks)
             selection = self._selection(spec, choice)
             if key is not None:
                 if len(self._cache) >= CACHE_ENTRIES:

@@ -172,6 +172,27 @@ def test_demands_of_the_op_refuse_whatever_the_kernels_say(
     assert dispatcher.call(*arguments) == "alpha"
 
 
+def test_rules_are_asked_once_for_each_selection(
+    write_kernel: Write, dispatcher: Dispatcher, chain_spec: OpSpec
+) -> None:
+    """What follows from static properties is asked where no selection is cached, and its refusal is kept as well."""
+    write_kernel("alpha")
+    asked: list[float] = []
+    tensors = (x(), torch.zeros(8))
+
+    def rules_of(factor: float) -> Callable[[], list[Reason]]:
+        return lambda: asked.append(factor) or ([Reason("factor", repr(factor), "at most 2")] if factor > 2 else [])
+
+    def call(factor: float) -> Any:
+        return dispatcher.call(chain_spec, tensors, {"factor": factor}, {"out": None}, rules=rules_of(factor))
+
+    for _ in range(2):
+        assert call(2) == "alpha"
+        with pytest.raises(ContractError, match=r"factor is 3; allowed: at most 2\.$"):
+            call(3)
+    assert asked == [2, 3]
+
+
 def test_two_matches_are_an_error_that_names_both(write_kernel: Write, run: Run, chain_spec: OpSpec) -> None:
     """When two kernels claim a call nothing is guessed and no fallback hides it; forcing one resolves it."""
     write_kernel("alpha")
