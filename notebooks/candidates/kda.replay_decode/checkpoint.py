@@ -17,19 +17,31 @@ Imports torch and triton only. Idea: source threads (sglang PR 28511, 33630 and 
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 import triton
 import triton.language as tl
 
-# Value channels a program, warps, and key channels a lane (4, 8 or 16; at most 8 where decays are summed or a program
-# owns a query head). Of nine schedules on one H200 the fastest at 32 and 128 requests of 12 heads.
-RAW = (16, 1, 16)
-PREDECAYED = (32, 2, 16)
-CIRCULAR = (128, 8, 16)
-ONE_PLACE = (16, 1, 4)
-"""For a ring of one place: those of packed decode, whose order of additions its bits need."""
-MAX_REGISTERS = 168
-"""Of a thread; None leaves it to the compiler."""
+
+class Schedule(NamedTuple):
+    """How one launch is cut."""
+
+    block_v: int
+    """Value channels a program."""
+    num_warps: int
+    lane: int
+    """Key channels a lane: 4, 8 or 16; at most 8 where decays are summed or a program owns a query head."""
+    registers: int | None = None
+    """Most registers of a thread; None leaves it to the compiler."""
+
+
+# Of fourteen schedules on one H200 the fastest at 32 and 128 requests of 12 heads.
+RAW = Schedule(block_v=16, num_warps=1, lane=16)
+PREDECAYED = Schedule(block_v=32, num_warps=2, lane=8, registers=168)
+CIRCULAR = Schedule(block_v=128, num_warps=8, lane=16, registers=168)
+ONE_PLACE = Schedule(block_v=16, num_warps=1, lane=4)
+"""For a ring of one place: that of packed decode, whose order of additions its bits need."""
 MAX_LENGTH = 64
 MOST_PREDECAYED = 16
 MOST_DECAY = 80.0
@@ -316,7 +328,7 @@ FLAGS = ("SAFE", "CIRCULAR", "PRE", "FORCE")
 def _constants(
     heads: tuple[int, int], widths: tuple[int, int], length: int, flags: tuple[bool, ...]
 ) -> dict[str, int | bool]:
-    block, _, lane = _schedule(length, flags)
+    schedule = _schedule(length, flags)
     return {
         "H": heads[0],
         "HV": heads[1],
@@ -324,15 +336,15 @@ def _constants(
         "V": widths[1],
         "L": length,
         "BLOCK_K": triton.next_power_of_2(widths[0]),
-        "BLOCK_V": min(block, triton.next_power_of_2(widths[1])),
+        "BLOCK_V": min(schedule.block_v, triton.next_power_of_2(widths[1])),
         "BLOCK_L": triton.next_power_of_2(length),
-        "LANE": lane,
+        "LANE": schedule.lane,
         **dict(zip(FLAGS, flags, strict=True)),
     }
 
 
-def _schedule(length: int, flags: tuple[bool, ...]) -> tuple[int, int, int]:
-    """Block of value channels, warps and channels a lane; `flags` as FLAGS."""
+def _schedule(length: int, flags: tuple[bool, ...]) -> Schedule:
+    """Of a launch with rings of `length` places; `flags` as FLAGS."""
     _, circular, predecayed, _ = flags
     if length == 1:
         return ONE_PLACE
@@ -341,13 +353,8 @@ def _schedule(length: int, flags: tuple[bool, ...]) -> tuple[int, int, int]:
     return PREDECAYED if predecayed else RAW
 
 
-def _registers(length: int) -> int | None:
-    """Most registers of a thread; with one place the compiler keeps within them by itself."""
-    return MAX_REGISTERS if length > 1 else None
-
-
 def _compile_unit(length: int, flags: tuple[bool, ...], keys: str = "*bf16") -> dict[str, object]:
-    constants = _constants((12, 12), (128, 128), length, flags)
+    constants, schedule = _constants((12, 12), (128, 128), length, flags), _schedule(length, flags)
     numbers = {"lower_bound": "fp32", "scale": "fp32", **dict.fromkeys(STRIDES, "i32")}
     aligned = tuple(n for n in (*POINTERS, *STRIDES) if n not in ("p_b", "p_a_log", "stride_b"))
     return {
@@ -355,9 +362,9 @@ def _compile_unit(length: int, flags: tuple[bool, ...], keys: str = "*bf16") -> 
         "signature": {**POINTERS, "p_ring_k": keys, **numbers, **dict.fromkeys(constants, "constexpr")},
         "constants": constants,
         "divisible_by_16": aligned,
-        "num_warps": _schedule(length, flags)[1],
+        "num_warps": schedule.num_warps,
         "num_stages": 1,
-        "maxnreg": _registers(length),
+        "maxnreg": schedule.registers,
     }
 
 
@@ -528,7 +535,7 @@ def _launch(tensors: list[torch.Tensor], lower_bound: float | None, flags: tuple
     qkv, a, b, state, ring_d, ring_k = (tensors[i] for i in (0, 1, 2, 5, 6, 7))
     _, heads, values, keys = state.shape
     length, key_heads, circular = ring_d.shape[2], ring_k.shape[1], flags[1]
-    constants = _constants((key_heads, heads), (keys, values), length, flags)
+    constants, schedule = _constants((key_heads, heads), (keys, values), length, flags), _schedule(length, flags)
     blocks = triton.cdiv(values, constants["BLOCK_V"])
     grid = (1, key_heads, qkv.shape[0]) if circular else (blocks, heads, qkv.shape[0])
     _replay_decode_kernel[grid](
@@ -540,7 +547,7 @@ def _launch(tensors: list[torch.Tensor], lower_bound: float | None, flags: tuple
         b.stride(0),
         state.stride(0),
         **constants,
-        num_warps=_schedule(length, flags)[1],
+        num_warps=schedule.num_warps,
         num_stages=1,
-        maxnreg=_registers(length),
+        maxnreg=schedule.registers,
     )
