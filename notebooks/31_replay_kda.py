@@ -26,6 +26,7 @@ captures = []  # names to replay; empty: all of data/captures/<op>
 kernels = []  # candidate file stems, exported kernel names or dispatched; empty: every candidate of the op
 baselines = []  # first: the one to beat; empty: all of the op's own arms
 stress_launches = 1000  # more launches a capture on a GPU, compared bit by bit; 0: none
+modes = ["cold"]  # timing modes: cold, eight, warm, eager; none: only the replay
 trials = 5  # timed trials an arm, at least 5 for a verdict
 device = "auto"  # auto, cpu, cuda or cuda:N
 run_dir = ""  # folder of this run's records; empty: reports/local/31_replay_kda
@@ -50,7 +51,7 @@ session.capture_table(chosen)
 # The arms. One that cannot run here stays in the report with its reason.
 
 # %%
-arms = session.arms(chosen.op, kernels, baselines, trials)
+arms = session.arms(chosen.op, kernels, baselines, trials, modes)
 session.arm_table(arms)
 
 # %% [markdown]
@@ -77,7 +78,7 @@ session.power_table()
 # Time, on a GPU only: rotated input sets larger than five L2 caches, one graph, arms interleaved, an A/A control.
 
 # %%
-timed = session.time_captures(chosen, arms, trials)
+timed = session.time_captures(chosen, arms, trials, modes)
 timed.reason or f"{len(timed.records)} records"
 
 # %% [markdown]

@@ -64,7 +64,10 @@ def grown_pool(pool: torch.Tensor) -> torch.Tensor:
 def moved(indices: torch.Tensor, turn: int, slots: int) -> torch.Tensor:
     """Indices of the same requests in other slots, and padding at other requests."""
     turned = indices.roll(1)
-    return torch.where(turned < 0, turned, (turned + turn) % slots)
+    found = torch.where(turned < 0, turned, (turned + turn) % slots)
+    # Two requests whose slots lie `turn` apart would only change places and be back where they were.
+    stuck = slots > 1 and bool((indices >= 0).any()) and torch.equal(found, indices)
+    return moved(indices, turn + 1, slots) if stuck else found
 
 
 def passed_on(indices: Sequence[int], slots: int) -> list[int]:

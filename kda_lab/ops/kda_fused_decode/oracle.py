@@ -21,13 +21,13 @@ from kda_lab.ops.protocol import Call
 Tensors = dict[str, torch.Tensor]
 
 NEAR_TIE = 2e-6
-"""Relative distance from a value halfway between two BF16 numbers, within which FP32 may round either way."""
+"""Relative error of FP32's SiLU: so near to a value halfway between two BF16 numbers it may round either way."""
+SUM_ERROR = 2.0**-22
+"""Of a convolution's terms without signs: what FP32 may lose in four products and three sums."""
 OUT_ULP = 2.0**-6
 """Two units in the last place of a BF16 number, relative: forms that round before the norm too stay within."""
-FLIPPED_OUT = 2.0**-4
-"""Of a row's size: what one element of q, k or v that rounds the other way may move in an output."""
-FLIPPED_STATE = 2.0**-6
-"""The same in the state."""
+FLIPPED = 2.0**-3
+"""Of a row's size: what one element of q, k or v that rounds the other way may move in an output or a state."""
 
 
 def windows_of(call: Call) -> torch.Tensor:
@@ -121,7 +121,7 @@ def allowance(call: Call, exact: Tensors) -> Tensors:
     slots, HV, V, _ = i["state"].shape
     doubtful = _doubtful(call, HV)
     rows = exact["out"].unflatten(1, (HV, V))
-    noise = packed.OUT_NOISE + FLIPPED_OUT * doubtful[..., None]
+    noise = packed.OUT_NOISE + FLIPPED * doubtful[..., None]
     out = (OUT_ULP * rows.abs() + noise * packed.row_size(rows)) * live[:, None, None]
     named = i["state_indices"][live].long()
     heads = torch.zeros(slots, HV, 1, 1, dtype=torch.float64, device=call.device)
@@ -129,7 +129,7 @@ def allowance(call: Call, exact: Tensors) -> Tensors:
     heads[named], touched[named] = doubtful[live][..., None, None], 1.0
     ulp = packed.OUT_ULP if i["state"].dtype == torch.bfloat16 else packed.STATE_NOISE
     size = packed.row_size(exact["state"])
-    state = (ulp * exact["state"].abs() + (packed.STATE_NOISE + FLIPPED_STATE * heads) * size) * touched
+    state = (ulp * exact["state"].abs() + (packed.STATE_NOISE + FLIPPED * heads) * size) * touched
     windows = torch.zeros(i["conv_state"].shape, dtype=torch.float64, device=call.device)
     return {"out": out.flatten(1), "conv_state": windows, "state": state}
 
@@ -137,10 +137,22 @@ def allowance(call: Call, exact: Tensors) -> Tensors:
 def _doubtful(call: Call, heads: int) -> torch.Tensor:
     """[B, HV] fp64: 1 where a head has an element of q, k or v that FP32 may round either way."""
     y = convolved(call, torch.float64)
-    found = (y * (1 + NEAR_TIE)).to(torch.bfloat16) != (y * (1 - NEAR_TIE)).to(torch.bfloat16)
+    # SiLU's slope is at most 1.1; what a sum loses belongs to its terms, which may be far larger than the sum.
+    room = NEAR_TIE * y.abs() + 1.1 * SUM_ERROR * _terms(call)
+    found = (y + room).to(torch.bfloat16) != (y - room).to(torch.bfloat16)
     doubtful = torch.zeros(call.inputs["gate"].shape[0], heads, dtype=torch.float64, device=call.device)
     doubtful[live_rows(call.inputs["state_indices"])] = found.unflatten(1, (3, heads, -1)).any(-1).any(1).double()
     return doubtful
+
+
+def _terms(call: Call) -> torch.Tensor:
+    """[L, 3P] fp64: the convolution's four terms without their signs, added up."""
+    i = call.inputs
+    rows = live_rows(i["state_indices"])
+    window = i["conv_state"][i["state_indices"][rows].long()]
+    return torch.einsum(
+        "jc,ljc->lc", i["conv_weight"].double().abs(), torch.cat([window, i["mixed_qkv"][rows, None]], 1).double().abs()
+    )
 
 
 def _apply(call: Call, dtype: torch.dtype) -> Tensors:

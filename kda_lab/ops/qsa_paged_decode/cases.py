@@ -79,7 +79,7 @@ def rows(
         for batch in batches:
             for kind in kinds:
                 lengths(kind, batch)
-                parameters = {"HQ": HQ, "HKV": HKV, "B": batch, "lengths": kind}
+                parameters = {"HQ": HQ, "HKV": HKV, "B": batch, "W": _width(kind), "lengths": kind}
                 found.append(Row(SPEC.name, f"{topology}-B{batch}-{kind}", parameters))
     return found
 

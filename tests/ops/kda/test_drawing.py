@@ -65,3 +65,13 @@ def test_moved_requests_have_other_slots() -> None:
     found = drawing.moved(indices, 1, 5)
     assert found.tolist() == [3, -1, 4, 1]
     assert found.dtype == torch.int32
+
+
+@pytest.mark.parametrize("turn", [1, 2, 3])
+@pytest.mark.parametrize("slots", [[0, 2], [2, 0], [1], [3, 1, -1, 0]])
+def test_no_requests_come_back_to_where_they_were(slots: list[int], turn: int) -> None:
+    """Two of them `turn` slots apart would: then a kernel that reads old indices would be right."""
+    indices = torch.tensor(slots, dtype=torch.int32)
+    found = drawing.moved(indices, turn, 4)
+    assert not torch.equal(found, indices)
+    assert sorted(found[found >= 0].tolist()) == sorted(set(found[found >= 0].tolist()))
