@@ -148,7 +148,8 @@ def test_the_facade_dispatches_on_the_gpu() -> None:
         tensors = [capture.call.inputs[n] for n in load_op(capture.call.op).spec.tensors]
         out = qsa.packed_decode(*tensors, **capture.call.scalars)
         assert rel_l2(out, capture.pinned["out"]) < PINNED_LIMIT, name
-    assert DISPATCHER.statistics().hits["qsa.packed_decode: qsa_packed_decode_grouped"] == len(captures.names())
+    hits = DISPATCHER.statistics().hits
+    assert sum(count for name, count in hits.items() if name.startswith("qsa.packed_decode: ")) == len(captures.names())
 
 
 @pytest.mark.gpu

@@ -125,10 +125,25 @@ class Declaration(Data):
     same_device: bool = True
     """All tensors on one device."""
     callable: tuple[ShapeRule, ...] = Field(min_length=1)
+    range_axis: str | None = None
+    """Axis whose measured values bracket what is dispatched, where `callable` gives several axes as ranges.
+
+    None: the only one that it gives so; with several, each measured shape is dispatched by itself.
+    """
     fallback: Fallback
     state: State
     kernels_per_call: int = Field(ge=1)
     compile_units: tuple[CompileUnit, ...]
+
+    @model_validator(mode="after")
+    def _range_axis_is_one(self) -> Self:
+        ranges = sorted({n for rule in self.callable for n, v in rule.axes.items() if isinstance(v, AxisRange)})
+        if self.range_axis is not None and self.range_axis not in ranges:
+            raise ValueError(
+                f"range_axis is {self.range_axis!r}; allowed: an axis that callable gives as a range: "
+                f"{', '.join(ranges) or 'none'}"
+            )
+        return self
 
     @model_validator(mode="after")
     def _axes_are_shown(self) -> Self:

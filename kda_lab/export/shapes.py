@@ -3,8 +3,9 @@
 A row counts only when it is `faster` beyond noise. For each combination of the other axes, consecutive
 measured values of the range axis (the one that the declaration gives as a range, such as the batch)
 whose rows are all faster form one inclusive range; a row that is not faster ends the range before it.
-Nothing outside measured rows is ever added. A declaration with several range axes (rows, width and depth of a
-matrix product) has no one direction to walk: there each measured shape whose rows are all faster is served alone.
+Nothing outside measured rows is ever added. A declaration with several range axes names the one to walk (the batch, at
+each measured number of tokens), or has no one direction (rows, width and depth of a matrix product): there each measured
+shape whose rows are all faster is served alone.
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ def contract_axes(declaration: Declaration) -> tuple[str, ...]:
 
 
 def range_axis(declaration: Declaration) -> str | None:
-    """The one axis that the callable rules give as a range; None when there is none or more than one."""
+    """The axis that is declared so, or the only one that callable rules give as a range; None without or with several."""
+    if declaration.range_axis is not None:
+        return declaration.range_axis
     found = {n for rule in declaration.callable for n, v in rule.axes.items() if isinstance(v, AxisRange)}
     return found.pop() if len(found) == 1 else None
 

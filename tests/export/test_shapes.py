@@ -43,6 +43,19 @@ def test_axes_come_from_the_declaration() -> None:
     assert range_axis(DECLARATION) == "B"
 
 
+def test_a_declaration_names_which_of_two_ranges_is_walked() -> None:
+    """Then a batch is bracketed at each measured value of the other; without it each measured shape stands alone."""
+    several = ShapeRule(axes={axis: AxisRange(minimum=1, maximum=99) for axis in ("B", "HQ")})
+    free = DECLARATION.model_copy(update={"callable": (several,)})
+    rows = [measured(1), measured(4)]
+    assert range_axis(free) is None and len(dispatched_rules(free, rows)) == 2
+    walked = free.model_copy(update={"range_axis": "B"})
+    (rule,) = dispatched_rules(walked, rows)
+    assert rule.axes == {"HQ": 12, "HKV": 1, "B": AxisRange(minimum=1, maximum=4)}
+    with pytest.raises(ValueError, match="range_axis is 'HKV'; allowed: an axis that callable gives as a range: B, HQ"):
+        Declaration.model_validate({**free.model_dump(), "range_axis": "HKV"})
+
+
 def test_consecutive_faster_batches_form_one_range() -> None:
     """Batches 1, 4 and 8, all faster, serve 1 to 8, and the basis names them."""
     (rule,) = dispatched_rules(DECLARATION, [measured(8), measured(1), measured(4)])

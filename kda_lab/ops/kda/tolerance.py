@@ -7,7 +7,7 @@ import torch
 BF16_HALF_ULP = 2.0**-8
 """Most that rounding to BF16 changes a value, relative to it."""
 FP32_SUMS = 1e-5
-"""FP32 sums and exponentials, relative to the RMS of a row or state: ten times what FP32 emulation shows."""
+"""FP32 sums and exponentials, relative to an element and to the RMS of its row or state: ten times what FP32 shows."""
 
 
 def rms(x: torch.Tensor, axes: int) -> torch.Tensor:
@@ -21,5 +21,8 @@ def rounded_row(exact: torch.Tensor) -> torch.Tensor:
 
 
 def summed(exact: torch.Tensor, axes: int) -> torch.Tensor:
-    """Of FP32 values: FP32 sums, relative to the RMS over the last `axes` axes; 0 where all of it is zero."""
-    return (FP32_SUMS * rms(exact, axes)).expand_as(exact)
+    """Of FP32 values: FP32 sums, relative to the element and to the RMS over the last `axes` axes; 0 where all is zero.
+
+    A state that many tokens have decayed holds elements of fifty times its RMS, which err by what they are themselves.
+    """
+    return FP32_SUMS * (rms(exact, axes) + exact.abs())

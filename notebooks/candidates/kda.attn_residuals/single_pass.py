@@ -13,13 +13,15 @@ Imports torch and triton only. Definition and idea of one launch: source thread 
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 import torch
 import triton
 import triton.language as tl
 
-WIDTHS = (256, 7168)
+WIDTHS = (256, 576, 640, 7168)
+"""Kimi K3's, and those of small models whose hidden states are to be had."""
 MAX_TOKENS = 1 << 20
 MAX_SNAPSHOTS = 64
 LOG2_E = tl.constexpr(1.4426950408889634)
@@ -38,19 +40,18 @@ class Schedule:
     """Most registers of a thread; None leaves it to the compiler, which takes 200 of them where 128 spill nothing."""
 
 
+NARROW = Schedule(programs_per_sm=16, num_warps=1, num_stages=4)
 # By (width, whether a delta is pending). Shared memory of an SM: 228 KB on SM90, 100 KB on SM120 and SM121.
 SCHEDULES_SM90 = {
     (7168, False): Schedule(programs_per_sm=2, num_warps=8, num_stages=6, registers=128),
     (7168, True): Schedule(programs_per_sm=2, num_warps=8, num_stages=4, registers=128),
-    (256, False): Schedule(programs_per_sm=16, num_warps=1, num_stages=4),
-    (256, True): Schedule(programs_per_sm=16, num_warps=1, num_stages=4),
+    **dict.fromkeys(itertools.product((256, 576, 640), (False, True)), NARROW),
 }
 # Compiled, never measured.
 SCHEDULES_99_KB = {
     (7168, False): Schedule(programs_per_sm=1, num_warps=8, num_stages=5),
     (7168, True): Schedule(programs_per_sm=1, num_warps=8, num_stages=3),
-    (256, False): Schedule(programs_per_sm=16, num_warps=1, num_stages=4),
-    (256, True): Schedule(programs_per_sm=16, num_warps=1, num_stages=4),
+    **dict.fromkeys(itertools.product((256, 576, 640), (False, True)), NARROW),
 }
 SMALL_SHARED_MEMORY = ((12, 0), (12, 1))
 
@@ -189,6 +190,7 @@ CONTRACT = {
             "basis": "any step; widths that were compiled",
         },
     ),
+    "range_axis": "T",
     "fallback": {"kind": "chain", "chain": ("kda_attn_residuals_torch",)},
     "state": {"scratch_bytes": 0, "concurrency": "any: launches share nothing", "reset": "none"},
     "kernels_per_call": 1,

@@ -174,6 +174,7 @@ CONTRACT = {
             "basis": "widths of the source thread; Y layers, HV a multiple of H",
         },
     ),
+    "range_axis": "B",
     "fallback": {"kind": "chain", "chain": ("kda_fold_torch",)},
     "state": {"scratch_bytes": 0, "concurrency": "any on distinct slots", "reset": "none"},
     "kernels_per_call": 1,

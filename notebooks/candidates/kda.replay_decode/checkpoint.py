@@ -411,6 +411,7 @@ CONTRACT = {
             "basis": "widths of the source thread; the entry checks what pre-decayed keys need",
         },
     ),
+    "range_axis": "B",
     "fallback": {"kind": "chain", "chain": ("kda_replay_decode_torch",)},
     "state": {"scratch_bytes": 0, "concurrency": "any on distinct slots", "reset": "none"},
     "kernels_per_call": 1,

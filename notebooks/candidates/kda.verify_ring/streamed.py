@@ -313,6 +313,7 @@ CONTRACT = {
             "basis": "widths of the source thread; C is 2·H·K + HV·V, G is HV·K, with HV a multiple of H",
         },
     ),
+    "range_axis": "B",
     "fallback": {"kind": "chain", "chain": ("kda_verify_ring_torch",)},
     "state": {"scratch_bytes": 0, "concurrency": "any: launches share nothing", "reset": "none"},
     "kernels_per_call": 1,

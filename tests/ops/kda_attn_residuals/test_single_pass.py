@@ -176,7 +176,7 @@ def test_programs_are_shared_out() -> None:
     ("change", "words"),
     [
         ({"bank": torch.zeros(2, 256).bfloat16()}, r"bank must be \[T, NB, D\], prefix, delta and out \[T, D\]"),
-        ({"bank": torch.zeros(3, 4, 128).bfloat16()}, "D is 128; allowed: 256, 7168"),
+        ({"bank": torch.zeros(3, 4, 128).bfloat16()}, "D is 128; allowed: 256, 576, 640, 7168"),
         ({"bank": torch.zeros(3, 65, 256).bfloat16()}, "T and NB are 3 and 65; allowed: up to 1048576 and 1 to 64"),
         ({"valid": 4, "write_prefix": True}, "valid is 4; allowed: 0 to 3"),
         ({"prefix": torch.zeros(2, 256).bfloat16()}, r"prefix, delta and out must be \[3, 256\], the weights \[256\]"),
