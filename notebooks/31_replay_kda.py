@@ -15,14 +15,16 @@
 # **Question:** is each kernel of the op right on every capture, and how much faster is it than what it must beat?
 #
 # `op` chooses the op: packed and fused decode, verification with snapshots or a ring, fold, replay, chunked prefill,
-# attention residuals. The captures are synthetic: a small real hybrid is not published as a package. Every capture goes
-# through the kernels and each baseline, against an FP32 oracle. What an op updates in place is put back before each
-# launch and judged by a limit of its own; slots that no request names must keep their bits. Deliberate mistakes
-# (mutants) go through the same gates. On a GPU the same calls are then timed; on a CPU nothing is.
+# attention residuals. The captures are synthetic, since a small real hybrid is not published as a package; only attention
+# residuals also have some with the hidden states of a real model (`data/captures/kda.attn_residuals.smollm`). Every
+# capture goes through the kernels and each baseline, against an FP32 oracle. What an op updates in place is put back
+# before each launch and judged by a limit of its own; slots that no request names must keep their bits. Deliberate
+# mistakes (mutants) go through the same gates. On a GPU the same calls are then timed; on a CPU nothing is.
 
 # %% tags=["parameters"]
 op = "kda.fused_decode"  # operator: one of the family `kda.`
-captures = []  # names to replay; empty: all of data/captures/<op>
+capture_set = ""  # folder of a capture set; empty: data/captures/<op>
+captures = []  # names to replay; empty: all of the set
 kernels = []  # candidate file stems, exported kernel names or dispatched; empty: every candidate of the op
 baselines = []  # first: the one to beat; empty: all of the op's own arms
 stress_launches = 1000  # more launches a capture on a GPU, compared bit by bit; 0: none
@@ -44,7 +46,7 @@ session.provenance()
 # The captures: seeded, small, with K other than V, shared query heads, padding and keys so small that epsilon counts.
 
 # %%
-chosen = session.captures(f"data/captures/{op}", captures)
+chosen = session.captures(capture_set or f"data/captures/{op}", captures)
 session.capture_table(chosen)
 
 # %% [markdown]

@@ -73,13 +73,46 @@ def test_it_passes_every_check_of_the_referee() -> None:
     assert done.failed == ()
 
 
-def test_both_forms_of_the_gate_agree_where_both_apply(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A bounded gate halved down to single tokens differs from the midpoint form by rounding alone."""
-    call = cases.synthesise(cases.row("forms", {"HV": 1, "K": 32, "V": 32, "lengths": (70,)}), 0)
-    one = run(call)["out"].clone()
-    monkeypatch.setattr(ARM.module, "MIDPOINT", 1)
-    monkeypatch.setattr(ARM.module, "_SPANS", {})
-    assert rel_l2(run(call)["out"], one) < 4e-3
+@pytest.mark.parametrize("gate", sorted(cases.GATES))
+def test_no_gate_costs_more_than_rounding(gate: str) -> None:
+    """Under every gate output and states are as near to FP64 as BF16 operands bring them."""
+    call = cases.synthesise(
+        cases.row("rows", {"HV": 2, "H": 1, "K": 64, "V": 64, "lengths": (128, 37), "gate": gate}), 0
+    )
+    exact, emulated = oracle.oracle_fp64(call), oracle.emulate(call)
+    found = run(call)
+    for name in exact:
+        floor = rel_l2(emulated[name], exact[name])
+        assert rel_l2(found[name], exact[name]) < gates.FLOOR_FACTOR * floor
+
+
+@pytest.mark.parametrize("turn", [16, 18, 32, 50])
+def test_a_bounded_gate_may_open_and_close_anywhere(turn: int) -> None:
+    """Tokens that decay all the way beside tokens that keep everything: exponents reach their ends on both sides."""
+    call = cases.synthesise(cases.row("steps", {"HV": 1, "K": 32, "V": 32, "lengths": (128,)}), 5)
+    for sign in (1.0, -1.0):
+        closed = (torch.arange(128) % 64 < turn)[:, None]
+        steps = torch.where(closed, 40.0 * sign, -40.0 * sign).expand_as(call.inputs["a"])
+        assert_right(call.with_inputs(a=steps.to(torch.bfloat16).clone(), a_log=torch.ones_like(call.inputs["a_log"])))
+
+
+def test_both_gates_launch_the_declared_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three launches whatever the gate, each of a function that the compile units name."""
+    seen: list[str] = []
+    names = {unit["function"] for unit in ARM.module.CONTRACT["compile_units"]}
+    for name in names:
+        kernel = getattr(ARM.module, name)
+
+        class Counted:
+            def __getitem__(self, grid: Any, kernel: Any = kernel, name: str = name) -> Any:
+                seen.append(name)
+                return kernel[grid]
+
+        monkeypatch.setattr(ARM.module, name, Counted())
+    for gate in sorted(cases.GATES):
+        seen.clear()
+        run(cases.synthesise(cases.row("launches", {"HV": 1, "K": 32, "V": 32, "lengths": (5,), "gate": gate}), 0))
+        assert set(seen) == names and len(seen) == ARM.module.CONTRACT["kernels_per_call"]
 
 
 def test_the_state_pass_is_the_same_in_every_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,7 +154,7 @@ def test_calls_outside_of_the_contract_are_refused(change: Any, message: str) ->
 
 @pytest.mark.parametrize("bound", [-5.5, 0.0, 1.0])
 def test_bounds_that_overflow_are_refused(bound: float) -> None:
-    """The midpoint form is safe from -5 on."""
+    """One reference for half a chunk is safe from -5 on."""
     call = cases.synthesise(cases.row("bound", {"HV": 1, "K": 32, "V": 32, "lengths": (5,)}), 0)
     tensors = [call.inputs[name] for name in OP.spec.tensors]
     with pytest.raises(ValueError, match=rf"lower_bound is {bound}; allowed: None, or -5.0 <= lower_bound < 0"):
