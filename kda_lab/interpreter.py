@@ -56,7 +56,7 @@ def ensure_faithful() -> None:
 
     if getattr(machine, _MARK, False):
         return
-    from kda_lab import interpreter_probe  # lazy: triton
+    from kda_lab import interpreter_memory, interpreter_probe  # lazy: triton
 
     if not interpreter_probe.is_interpreted():
         raise UnavailableError(
@@ -66,6 +66,7 @@ def ensure_faithful() -> None:
         )
     _found.update(interpreter_probe.faults())
     _install(machine, tl)
+    interpreter_memory.install(machine)
     left = interpreter_probe.faults()
     if left:
         known = "tested" if triton.__version__ in TESTED_VERSIONS else "untested"

@@ -166,3 +166,31 @@ def test_the_readme_quotes_trace_and_suites() -> None:
     assert f"grouped {significant(calls['grouped'])} µs" in text
     suites = json.loads((ROOT / "reports/h200-suites-qsa/verdict.json").read_text())["sentence"]
     assert suites.removeprefix("pass: ").removesuffix(" of dispatched") in text
+
+
+def test_the_readme_quotes_the_paged_sweep() -> None:
+    """Geomean and minimum over both other ways from token ids to output, and the number of rows."""
+    times = times_us("h200-sweep-qsa-paged")
+    text = " ".join((ROOT / "README.md").read_text().split())
+    ours, others = "clustered", ("compact_then_packed", "flashinfer_paged_page1")
+    first, second = (ratios(times, ours, other) for other in others)
+    assert f"on {len(times)} rows (`reports/h200-sweep-qsa-paged`)" in text
+    assert f"geomean {geomean(first)}×, min {significant(min(first))}×, over compaction" in text
+    assert f"and {geomean(second)}×, min {significant(min(second))}×, over FlashInfer" in text
+
+
+def test_the_readme_quotes_packed_decode_and_the_replays() -> None:
+    """Ratios and shares of Kimi Delta Attention's rows in the README's table."""
+    times = times_us("h200-sweep-kda-packed")
+    line = readme_line("| `reports/h200-sweep-kda-packed`")
+    fla = ratios(times, "tiled", "fla_fused_recurrent")
+    assert f"geomean {geomean(fla)}×, min {significant(min(fla))}×, faster on every row" in line
+    assert f"plain Triton {geomean(ratios(times, 'tiled', 'plain_triton'))}×" in line
+    assert line.split("|")[2].strip() == str(len(times)) and min(fla) > 1
+    signs = readme_line("| `reports/h200-replay-ssm`")
+    for run, batch in (("h200-replay-ssm", 32), ("h200-replay-ssm-128", 128)):
+        found = times_us(run)
+        ring, snapshots = (found[f"hv12-B{batch}-T4-verify_{kind}"]["staged"] for kind in ("ring", "snapshots"))
+        packed = found[f"HV12-B{batch}-packed_decode"]["tiled"]
+        replayed = found[f"hv12-B{batch}-L16-predecayed-replay_decode"]["checkpoint"]
+        assert f"{snapshots / ring:.1f}×" in signs and f"{packed / replayed:.2f}×" in signs

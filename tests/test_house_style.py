@@ -225,6 +225,7 @@ UNMIRRORED: dict[str, str] = {
     "ops/kda/oracle.py": "oracle.py of the KDA ops",
     "ops/nvfp4_gemm/portable.py": "a candidate in notebooks/candidates",
     "ops/nvfp4_gemm/streamed.py": "a candidate in notebooks/candidates",
+    "ops/kda_fused_decode/staged.py": "a candidate in notebooks/candidates",
     "ops/kda_verify_ring/staged.py": "a candidate in notebooks/candidates",
     "ops/kda_verify_snapshots/staged.py": "a candidate in notebooks/candidates",
     "ops/kda_chunk_prefill/registers.py": "a candidate in notebooks/candidates",

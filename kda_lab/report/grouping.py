@@ -1,7 +1,7 @@
 """Sorting of result rows into panels, lines and batches, for any op.
 
 An op's axes are free. Three facts are read from them: the batch (`B`, or the rows `M` of a matrix
-product), the class (`lengths` or `kind`), and the topology, which is the first word of the row's label
+product, or the tokens `T` of an op without requests), the class (`lengths` or `kind`), and the topology, which is the first word of the row's label
 (`tp1-B4-saturated`, `4b_down-M8-random`) or, without such a word, every other axis.
 """
 
@@ -15,7 +15,7 @@ from kda_lab.ops.registry import load_op, op_names
 from kda_lab.report.numbers import measured
 from kda_lab.timing.statistics import RowResult
 
-BATCHES, CLASSES = ("B", "M"), ("lengths", "kind")
+BATCHES, CLASSES = ("B", "M", "T"), ("lengths", "kind")
 """Names that an axis of batches or of classes may have; the first that a row has counts."""
 
 

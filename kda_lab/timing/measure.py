@@ -15,6 +15,7 @@ from kda_lab.timing.graph import EagerTimer
 from kda_lab.timing.machine import Machine
 from kda_lab.timing.protocol import SUFFIXES, CallSize, Protocol, SetPlan, plan_sets
 from kda_lab.timing.recheck import ErrorLimits, Timed, limit_of, recheck
+from kda_lab.timing.telemetry import disturbance
 from kda_lab.timing.trials import Trials
 
 ROLES = ("baseline", "candidate", "peer", "control")
@@ -251,11 +252,11 @@ def _bound(slot: _Slot, sets: Sequence[Call]) -> list[Launcher]:
 
 def _dropped(measured: dict[str, Any], graph_us: float, protocol: Protocol) -> str:
     """Why the trial does not count; empty when it does."""
-    judged, throttle = measured["recheck"], measured["telemetry"]["throttle"]
+    judged, disturbed = measured["recheck"], disturbance(measured["telemetry"])
     if not judged["passed"]:
         return f"recheck failed: {judged['detail']}"
-    if throttle:
-        return f"throttled: {', '.join(throttle)}"
+    if disturbed:
+        return disturbed
     if graph_us < protocol.min_graph_us:
         return f"short: one graph holds {graph_us:.0f} us of work; allowed: at least {protocol.min_graph_us:.0f}"
     return ""

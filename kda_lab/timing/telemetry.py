@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -101,3 +101,11 @@ def other_processes(processes: Sequence[object]) -> int:
     inside a container NVML may list the host's numbers.
     """
     return max(0, len(processes) - 1)
+
+
+def disturbance(reading: Mapping[str, Any]) -> str:
+    """Why a trial with this reading does not count: a limited clock, or company on the GPU; empty when neither is known."""
+    if reading["throttle"]:
+        return f"throttled: {', '.join(reading['throttle'])}"
+    others = reading["other_processes"] or 0
+    return f"shared: {others} other process{'es' if others > 1 else ''} on the GPU" if others else ""

@@ -168,6 +168,14 @@ def test_throttled_trial_is_dropped_and_made_up(
     assert len(found) == 18
 
 
+def test_a_trial_beside_another_process_is_dropped(
+    op: Any, row: Any, pair: Any, make_machine: Factory, quiet: dict[str, Any]
+) -> None:
+    """What shares the GPU may launch at any moment: such a trial is no measurement of one kernel."""
+    found = measure.time_row(op, row, pair, machine=make_machine(telemetry=lambda: {**quiet, "other_processes": 2}))
+    assert {r["dropped"] for r in found} == {"shared: 2 other processes on the GPU"}
+
+
 def test_spare_trials_are_limited(op: Any, row: Any, pair: Any, make_machine: Factory, quiet: dict[str, Any]) -> None:
     """A GPU that always throttles ends after the spare trials, all dropped."""
     hot = {**quiet, "throttle": ["sw_power_cap"]}

@@ -127,6 +127,16 @@ def test_own_process_is_not_another() -> None:
     assert [telemetry.other_processes(["p"] * n) for n in (0, 1, 3)] == [0, 0, 2]
 
 
+def test_a_trial_with_company_or_limited_clocks_is_disturbed() -> None:
+    """Either is named, clocks first; what cannot be read disturbs nothing."""
+    quiet = {"throttle": [], "other_processes": 0}
+    assert telemetry.disturbance(quiet) == ""
+    assert telemetry.disturbance({"throttle": None, "other_processes": None}) == ""
+    assert telemetry.disturbance({**quiet, "other_processes": 1}) == "shared: 1 other process on the GPU"
+    assert telemetry.disturbance({**quiet, "other_processes": 3}) == "shared: 3 other processes on the GPU"
+    assert telemetry.disturbance({"throttle": ["sw_power_cap"], "other_processes": 3}) == "throttled: sw_power_cap"
+
+
 @pytest.mark.gpu
 def test_reader_reads_a_real_gpu() -> None:
     """On a GPU the clocks are plausible and nothing raises."""

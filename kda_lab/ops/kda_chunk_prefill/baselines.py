@@ -23,11 +23,15 @@ class PlainLauncher:
 
     def __init__(self, module: Any, call: Call) -> None:
         self._module, self._call = module, call
-        self.prepare()
+        self._where = module.tables(call.inputs["cu_seqlens"])
 
     def prepare(self) -> None:
-        """Make the table of chunks again: other lengths, other chunks."""
-        self._where = self._module.tables(self._call.inputs["cu_seqlens"])
+        """Make the table of chunks again, in the memory that a captured launch reads; only other lengths need another."""
+        made = self._module.tables(self._call.inputs["cu_seqlens"])
+        if [t.shape for t in made] != [t.shape for t in self._where]:
+            self._where = made
+        for kept, new in zip(self._where, made, strict=True):
+            kept.copy_(new)
 
     def __call__(self) -> None:
         self._module.prefill(memory_of(self._call), bound_of(self._call), self._call.outputs["out"], self._where)

@@ -18,6 +18,7 @@ from kda_lab.timing.chain.persisting import reset_persisting_lines
 from kda_lab.timing.chain.plan import ChainPlan
 from kda_lab.timing.machine import Machine
 from kda_lab.timing.protocol import COLD_L2_MULTIPLE, Protocol
+from kda_lab.timing.telemetry import disturbance
 from kda_lab.timing.trials import Trials
 
 WHOLE = "chain"
@@ -179,7 +180,5 @@ class _ChainTiming:
 
 def _dropped(measured: dict[str, Any]) -> str:
     """Why the trial does not count; empty when it does."""
-    judged, throttle = measured["recheck"], measured["telemetry"]["throttle"]
-    if not judged["passed"]:
-        return f"recheck failed: {judged['detail']}"
-    return f"throttled: {', '.join(throttle)}" if throttle else ""
+    judged = measured["recheck"]
+    return disturbance(measured["telemetry"]) if judged["passed"] else f"recheck failed: {judged['detail']}"
