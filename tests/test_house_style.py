@@ -219,6 +219,7 @@ UNMIRRORED: dict[str, str] = {
     "dispatch/dispatcher_cache.py": "the cache of dispatcher.py",
     "dispatch/dispatcher_gpu.py": "dispatcher.py in graph capture",
     "dispatch/kda_contracts.py": "the contracts of candidates in notebooks/candidates",
+    "timing/variants.py": "the benchmark in benchmarks/",
     "verify/in_place.py": "calls that update a tensor in place, through launches, checks and the timing's recheck",
     "ops/kda/gates.py": "gates.py of every KDA op",
     "ops/kda/mutants.py": "mutants.py of every KDA op",

@@ -111,6 +111,15 @@ def test_a_door_that_cannot_force_a_kernel_is_found(toy: Any) -> None:
     assert check_signature(toy.kernel)[1].words == "packed_decode cannot force a kernel: it has no parameter kernel"
 
 
+def test_a_door_may_demand_what_the_entry_leaves_open(toy: Any) -> None:
+    """Whoever must name a value never meets the entry's default."""
+    door = toy.places.doors / "qsa.py"
+    changed = door.read_text().replace("max_seqlen_q: int = 1", "max_seqlen_q: int")
+    assert changed != door.read_text()
+    door.write_text(changed)
+    assert [outcome.status for outcome in check_signature(toy.kernel)] == ["passed", "passed"]
+
+
 def test_an_op_without_a_door_is_no_fault(toy: Any) -> None:
     """Some ops are called by name only; the check says that it compared nothing."""
     (toy.places.doors / "qsa.py").write_text("")
