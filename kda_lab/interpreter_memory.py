@@ -8,7 +8,9 @@ storages of the launch's tensors. Gaps between the rows of a view belong to its 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+import inspect
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
@@ -17,17 +19,18 @@ import numpy as np
 import torch
 
 ACCESSES = {
-    "create_masked_load": (0, 1, "loads"),
-    "create_masked_store": (0, 2, "stores"),
-    "create_atomic_cas": (0, None, "updates"),
-    "create_atomic_rmw": (1, 3, "updates"),
+    "create_masked_load": ("ptrs", "loads"),
+    "create_masked_store": ("ptrs", "stores"),
+    "create_atomic_cas": ("ptr", "updates"),
+    "create_atomic_rmw": ("ptr", "updates"),
 }
-"""Builder methods that touch memory: places of pointers and mask among their arguments, and the word for what they do."""
+"""Builder methods that touch memory: name of their pointers' parameter, and the word for what they do."""
+POINTER_BYTES = 8
 
 
 @dataclass
 class Arguments:
-    """Storages of the launch that runs now: bytes from `starts` to `ends`, sorted, with the names of their tensors."""
+    """Storages of the launch that runs now: bytes from `starts` to `ends`, sorted and apart, with their tensors' names."""
 
     kernel: str = ""
     starts: np.ndarray = field(default_factory=lambda: np.empty(0, np.uint64))
@@ -35,17 +38,22 @@ class Arguments:
     names: Sequence[str] = ()
 
     @classmethod
-    def of(cls, kernel: str, tensors: dict[str, torch.Tensor]) -> Arguments:
-        """Of one launch; tensors that share a storage are one entry."""
-        found: dict[int, tuple[int, list[str]]] = {}
-        for name, tensor in tensors.items():
+    def of(cls, kernel: str, tensors: Iterable[tuple[str, torch.Tensor]]) -> Arguments:
+        """Of one launch; storages that touch or overlap are one entry."""
+        spans: list[tuple[int, int, str]] = []
+        for name, tensor in tensors:
             storage = tensor.untyped_storage()
             if storage.nbytes():
-                found.setdefault(storage.data_ptr(), (storage.nbytes(), []))[1].append(name)
-        order = sorted(found)
-        starts = np.array(order, np.uint64)
-        sizes = np.array([found[start][0] for start in order], np.uint64)
-        return cls(kernel, starts, starts + sizes, [", ".join(found[start][1]) for start in order])
+                spans.append((storage.data_ptr(), storage.data_ptr() + storage.nbytes(), name))
+        merged: list[list[Any]] = []
+        for start, end, name in sorted(spans):
+            if merged and start <= merged[-1][1]:
+                merged[-1][1] = max(end, merged[-1][1])
+                merged[-1][2] += f", {name}"
+            else:
+                merged.append([start, end, name])
+        starts, ends = (np.array([m[place] for m in merged], np.uint64) for place in (0, 1))
+        return cls(kernel, starts, ends, [m[2] for m in merged])
 
     def fault(self, addresses: np.ndarray, width: int) -> str:
         """What is wrong with accesses of `width` bytes at these addresses; empty when each lies in one storage."""
@@ -59,54 +67,77 @@ class Arguments:
             return ""
         each = addresses.reshape(-1).astype(np.uint64)
         outside = self._owners(each, width) < 0
-        return self._described(int(each[outside][0]), int(outside.sum())) if outside.any() else ""
+        return self._described(int(each[outside][0]), width, int(outside.sum())) if outside.any() else ""
 
     def _owners(self, addresses: np.ndarray, width: int) -> np.ndarray:
         """Number of the storage that holds each access; -1 where none does."""
         place = np.searchsorted(self.starts, addresses, "right").astype(np.int64) - 1
-        inside = (place >= 0) & (addresses + np.uint64(width) <= self.ends[np.maximum(place, 0)])
+        start, end = self.starts[np.maximum(place, 0)], self.ends[np.maximum(place, 0)]
+        # By differences, since the sum of an address and a width may pass 2^64.
+        inside = (place >= 0) & (addresses < end) & (end - addresses >= np.uint64(width)) & (addresses >= start)
         return np.where(inside, place, -1)
 
-    def _described(self, address: int, count: int) -> str:
-        distances = [
-            (start - address, f"{start - address} bytes before {name}")
-            if address < start
-            else (address - end + 1, f"{address - end} bytes behind {name}")
-            for start, end, name in zip(map(int, self.starts), map(int, self.ends), self.names, strict=True)
-        ]
+    def _described(self, address: int, width: int, count: int) -> str:
+        distances = []
+        for start, end, name in zip(map(int, self.starts), map(int, self.ends), self.names, strict=True):
+            if address < start:
+                distances.append((start - address, f"{start - address} bytes before {name}"))
+            elif address < end:
+                distances.append((0, f"{address + width - end} bytes across the end of {name}"))
+            else:
+                distances.append((address - end + 1, f"{address - end} bytes behind {name}"))
         return f"{count} elements lie outside its tensors, the first of them {min(distances)[1]}"
 
 
 def install(machine: ModuleType) -> None:
     """Check every access of every launch from now on; an access outside raises IndexError."""
-    launch = Arguments()
+    running = threading.local()
 
     def begun(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def checked(self: Any, args_dev: Any, kwargs: Any) -> Any:
-            nonlocal launch
             found = original(self, args_dev, kwargs)
             given = {**dict(zip(self.arg_names, found[0], strict=False)), **found[1]}
-            tensors = {n: t for n, t in given.items() if isinstance(t, torch.Tensor)}
-            launch = Arguments.of(getattr(self.fn, "__name__", "kernel"), tensors)
+            running.launch = Arguments.of(getattr(self.fn, "__name__", "kernel"), _tensors(given.items()))
             return found
 
         return checked
 
-    def access(original: Callable[..., Any], at: int, mask_at: int | None, verb: str) -> Callable[..., Any]:
+    def access(original: Callable[..., Any], parameter: str, verb: str) -> Callable[..., Any]:
+        signature = inspect.signature(original)
+
         @functools.wraps(original)
-        def checked(self: Any, *arguments: Any) -> Any:
-            pointers, addresses = arguments[at], np.asarray(arguments[at].data)
-            if mask_at is not None:
-                addresses = addresses[np.broadcast_to(arguments[mask_at].data, addresses.shape).astype(bool)]
-            fault = launch.fault(addresses, max(1, pointers.get_element_ty().primitive_bitwidth // 8))
+        def checked(*arguments: Any, **options: Any) -> Any:
+            given = signature.bind(*arguments, **options).arguments
+            pointers, mask = given[parameter], given.get("mask")
+            addresses = np.asarray(pointers.data)
+            if mask is not None:
+                addresses = addresses[np.broadcast_to(mask.data, addresses.shape).astype(bool)]
+            fault = running.launch.fault(addresses, _width(pointers))
             if fault:
-                raise IndexError(f"kernel {launch.kernel} {verb} memory that is not its own: {fault}.")
-            return original(self, *arguments)
+                raise IndexError(f"kernel {running.launch.kernel} {verb} memory that is not its own: {fault}.")
+            return original(*arguments, **options)
 
         return checked
 
     executor, builder = machine.GridExecutor, machine.InterpreterBuilder
     executor._init_args_hst = begun(executor._init_args_hst)
-    for name, (at, mask_at, verb) in ACCESSES.items():
-        setattr(builder, name, access(getattr(builder, name), at, mask_at, verb))
+    for name, (parameter, verb) in ACCESSES.items():
+        setattr(builder, name, access(getattr(builder, name), parameter, verb))
+
+
+def _tensors(given: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors among arguments, also in tuples and behind what wraps one (a descriptor, another dtype's view)."""
+    for name, value in given:
+        if isinstance(value, torch.Tensor):
+            yield name, value
+        elif isinstance(value, tuple):
+            yield from _tensors((name, part) for part in value)
+        elif isinstance(getattr(value, "base", None), torch.Tensor):
+            yield name, value.base
+
+
+def _width(pointers: Any) -> int:
+    """Bytes of the element that each pointer points to."""
+    element = pointers.dtype.scalar.element_ty
+    return POINTER_BYTES if element.is_ptr() else max(1, element.primitive_bitwidth // 8)

@@ -46,7 +46,7 @@ session.provenance()
 # The captures: seeded, small, with K other than V, shared query heads, padding and keys so small that epsilon counts.
 
 # %%
-chosen = session.captures(capture_set or f"data/captures/{op}", captures)
+chosen = session.captures(capture_set or f"data/captures/{op}", captures, op)
 session.capture_table(chosen)
 
 # %% [markdown]

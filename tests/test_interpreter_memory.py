@@ -63,6 +63,36 @@ def test_an_access_outside_is_named(source: int, target: int, first: int, words:
         copy(torch.zeros(source), torch.zeros(target), first)
 
 
+@triton.jit
+def _described_kernel(p_in, p_out, count, N: tl.constexpr):
+    block = tl.make_tensor_descriptor(p_in, [count], [1], [N]).load([0])
+    tl.store(p_out + tl.arange(0, N), block)
+
+
+@triton.jit
+def _pair_kernel(pair, N: tl.constexpr):
+    tl.store(pair[1] + tl.arange(0, N), tl.load(pair[0] + tl.arange(0, N)))
+
+
+def test_descriptors_and_tuples_pass() -> None:
+    """Tensors behind what wraps them, and loads that the interpreter makes of a descriptor's."""
+    source, target = torch.arange(16.0), torch.zeros(16)
+    _described_kernel[(1,)](source, target, 16, N=16)
+    assert torch.equal(source, target)
+    _pair_kernel[(1,)]((source + 1, target), N=16)
+    assert torch.equal(source + 1, target)
+
+
+def test_storages_within_each_other_are_one() -> None:
+    """Tensors of one buffer that torch takes for storages of their own."""
+    buffer = np.zeros(64, np.float32)
+    whole, part = torch.from_numpy(buffer), torch.from_numpy(buffer[4:8])
+    own = Arguments.of("k", [("whole", whole), ("part", part)])
+    assert own.names == ["whole, part"] and own.fault(np.array([whole.data_ptr() + 80], np.uint64), 4) == ""
+    assert "4 bytes across the end of whole" in own.fault(np.array([whole.data_ptr() + 252], np.uint64), 8)
+    assert own.fault(np.array([2**64 - 4], np.uint64), 8).startswith("1 elements lie outside")
+
+
 def test_an_atomic_outside_is_named() -> None:
     """Also without a mask."""
     target = torch.zeros(4)

@@ -22,6 +22,7 @@ from kda_lab.dispatch.kda_recurrence import (
 from kda_lab.dispatch.torch_fallback import torch_fallback
 
 
+@torch.no_grad()
 def packed_decode(
     mixed_qkv: torch.Tensor,
     a: torch.Tensor,
@@ -53,10 +54,15 @@ def packed_decode(
         out = mixed_qkv.new_empty(mixed_qkv.shape[0], 1, HV, V)
     q, k, v = split_heads(mixed_qkv, HV, V, K)
     g = log_decay(a, a_log, dt_bias, lower_bound)
-    done = _step(q, k, v, g, torch.sigmoid(b.float()), state, state_indices)
-    return out.copy_(done[:, None])
+    live = state_indices >= 0
+    after, done = step(read_slots(state, state_indices), q, k, v, g, torch.sigmoid(b.float()))
+    # What is updated in place comes last: a call that fails before may be made again.
+    out.copy_(masked(done, live)[:, None])
+    write_slots(state, state_indices, after, live)
+    return out
 
 
+@torch.no_grad()
 def fused_decode(
     mixed_qkv: torch.Tensor,
     conv_state: torch.Tensor,
@@ -93,29 +99,15 @@ def fused_decode(
     live = state_indices >= 0
     window = conv_state[state_indices.clamp(min=0).long()]
     mixed, window = convolved(mixed_qkv, window, conv_weight)
-    write_slots(conv_state, state_indices, window, live)
     q, k, v = split_heads(mixed, HV, V, K)
     g = log_decay(a, a_log, dt_bias, lower_bound)
-    done = _step(q, k, v, g, torch.sigmoid(b.float()), state, state_indices)
+    after, done = step(read_slots(state, state_indices), q, k, v, g, torch.sigmoid(b.float()))
     root = torch.rsqrt(done.square().mean(-1, keepdim=True) + epsilon)
     shown = done * root * norm_weight * torch.sigmoid(gate.float().unflatten(-1, (HV, V)))
-    return out.copy_(masked(shown.flatten(1), live))
-
-
-def _step(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    g: torch.Tensor,
-    beta: torch.Tensor,
-    state: torch.Tensor,
-    indices: torch.Tensor,
-) -> torch.Tensor:
-    """The output [B, HV, V] in FP32, zero where an index is negative; the slots of the others are updated."""
-    live = indices >= 0
-    after, out = step(read_slots(state, indices), q, k, v, g, beta)
-    write_slots(state, indices, after, live)
-    return masked(out, live)
+    out.copy_(masked(shown.flatten(1), live))
+    write_slots(conv_state, state_indices, window, live)
+    write_slots(state, state_indices, after, live)
+    return out
 
 
 _STATE = {

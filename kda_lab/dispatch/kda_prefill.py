@@ -23,6 +23,7 @@ from kda_lab.dispatch.kda_recurrence import (
 from kda_lab.dispatch.torch_fallback import torch_fallback
 
 
+@torch.no_grad()
 def chunk_prefill(
     q: torch.Tensor,
     k: torch.Tensor,

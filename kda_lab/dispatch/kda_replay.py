@@ -38,6 +38,7 @@ class _Rings:
     """[B, HV, K]: the entry of `g` behind the last record; 0 without records."""
 
 
+@torch.no_grad()
 def replay_decode(
     mixed_qkv: torch.Tensor,
     a: torch.Tensor,
@@ -87,15 +88,19 @@ def replay_decode(
     full = count >= L - 1
     keeps_history = full & (circular and not force_flush and L > 1)
     flush = full | force_flush
-    wide = keeps_history[:, None, None, None]
-    write_slots(state, state_indices, torch.where(wide, before, after), live & flush)
+    checkpoint = torch.where(keeps_history[:, None, None, None], before, after)
     place = torch.where(flush, 0, count)
     total = torch.where(flush[:, None, None], 0.0, rings.last) + g if predecayed else g
     record = key * (-total).exp() if predecayed else normalised(k)
     appends = live & (keeps_history | ~flush)
-    for ring, value in ((ring_d, d), (ring_k, record), (ring_g, total)):
-        _append(ring, state_indices, (place, value), appends)
-    return (mixed_qkv.new_empty(len(shown), 1, HV, V) if out is None else out).copy_(shown[:, None])
+    records = ((ring_d, d), (ring_k, record), (ring_g, total))
+    appended = [(ring, _appended(ring, state_indices, place, value)) for ring, value in records]
+    # What is updated in place comes last: a call that fails before may be made again.
+    out = (mixed_qkv.new_empty(len(shown), 1, HV, V) if out is None else out).copy_(shown[:, None])
+    for ring, values in appended:
+        write_slots(ring, state_indices, values, appends)
+    write_slots(state, state_indices, checkpoint, live & flush)
+    return out
 
 
 def _read(
@@ -117,14 +122,11 @@ def _present(state: torch.Tensor, rings: _Rings, predecayed: bool) -> torch.Tens
     return state * total.exp() + rings.d.mT @ ((total - sums).exp() * rings.k)
 
 
-def _append(
-    ring: torch.Tensor, indices: torch.Tensor, record: tuple[torch.Tensor, torch.Tensor], where: torch.Tensor
-) -> None:
-    """Put each request's record (place [B], value [B, heads, width]) into its ring; all other places keep their bits."""
-    place, value = record
+def _appended(ring: torch.Tensor, indices: torch.Tensor, place: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    """Each request's ring [B, heads, L, width] with its value [B, heads, width] at its place [B]."""
     at = (torch.arange(ring.shape[2], device=ring.device) == place[:, None])[:, None, :, None]
     kept = ring[indices.clamp(min=0).long()]
-    write_slots(ring, indices, torch.where(at, value[:, :, None].to(ring.dtype), kept), where)
+    return torch.where(at, value[:, :, None].to(ring.dtype), kept)
 
 
 _RING = {"dtypes": ["bfloat16"], "shape": ["S", "HV", "L", "V"]}

@@ -11,6 +11,7 @@ import torch
 from kda_lab.dispatch.torch_fallback import torch_fallback
 
 
+@torch.no_grad()
 def attn_residuals(
     bank: torch.Tensor,
     prefix: torch.Tensor,
@@ -40,15 +41,19 @@ def attn_residuals(
         out.
     """
     out = torch.empty_like(prefix) if out is None else out
-    if add_delta:
-        prefix.copy_(prefix.float() + delta.float())
-    rows = torch.cat([bank[:, :valid], prefix[:, None]], dim=1).float()
+    stream = (prefix.float() + delta.float()).to(prefix.dtype) if add_delta else prefix
+    mixed = torch.cat([bank[:, :valid], stream[:, None]], dim=1)
+    rows = mixed.float()
     root = torch.rsqrt(rows.square().mean(-1) + epsilon)
     share = torch.softmax((rows * score_weight).sum(-1) * root, dim=1)
     mix = (share[..., None] * rows).sum(1)
+    # What is updated in place comes last, from a copy: a call that fails before may be made again.
+    out.copy_(mix * torch.rsqrt(mix.square().mean(-1, keepdim=True) + epsilon) * out_weight)
+    if add_delta:
+        prefix.copy_(mixed[:, -1])
     if write_prefix:
-        bank[:, valid] = prefix
-    return out.copy_(mix * torch.rsqrt(mix.square().mean(-1, keepdim=True) + epsilon) * out_weight)
+        bank[:, valid] = mixed[:, -1]
+    return out
 
 
 _STREAM = {"dtypes": ["bfloat16"], "shape": ["T", "D"]}

@@ -1,7 +1,8 @@
-"""What the ops of Kimi Delta Attention demand of a call beyond what a contract can say: products of axes, the gate's bound.
+"""What the ops of Kimi Delta Attention demand of a call beyond what a contract can say.
 
-No reason is given where a tensor has another rank or is no tensor: that is a contract's to refuse. Nothing but shapes
-and scalars is looked at, never the device.
+Products of axes, extents that nothing may lack, the gate's bound, and memory that is written only once. No reason is
+given where a tensor has another rank or is no tensor: that is a contract's to refuse. Nothing but shapes, strides and
+scalars is looked at, never the device.
 """
 
 from __future__ import annotations
@@ -11,8 +12,18 @@ from typing import Any
 
 import torch
 
+from kda_lab.contracts.facts import CallFacts, TensorFacts
 from kda_lab.contracts.predicate import show
 from kda_lab.errors import Reason
+from kda_lab.ops.kda_attn_residuals.spec import SPEC as ATTN_RESIDUALS
+from kda_lab.ops.kda_chunk_prefill.spec import SPEC as CHUNK_PREFILL
+from kda_lab.ops.kda_fold.spec import SPEC as FOLD
+from kda_lab.ops.kda_fused_decode.spec import SPEC as FUSED_DECODE
+from kda_lab.ops.kda_packed_decode.spec import SPEC as PACKED_DECODE
+from kda_lab.ops.kda_replay_decode.spec import SPEC as REPLAY_DECODE
+from kda_lab.ops.kda_verify_ring.spec import SPEC as VERIFY_RING
+from kda_lab.ops.kda_verify_snapshots.spec import SPEC as VERIFY_SNAPSHOTS
+from kda_lab.ops.protocol import OpSpec
 
 LOWER_BOUND = -5.0
 PREDECAYED_RING = (2, 16)
@@ -21,7 +32,7 @@ PREDECAYED_EXPONENT = 80.0
 """Most that the decay of a ring may add up to: e to its power is still far from FP32's largest value."""
 
 Given = Mapping[str, Any]
-"""Arguments of a call by name: tensors, scalars, outputs."""
+"""Arguments of a call by name: tensors or their facts, scalars, outputs."""
 
 
 def demands(op: str, given: Given) -> tuple[Reason, ...]:
@@ -31,12 +42,66 @@ def demands(op: str, given: Given) -> tuple[Reason, ...]:
         op: dotted name; an op that demands nothing beyond its contracts need not be known here.
         given: every argument of the call by name.
     """
-    return tuple(reason for judge in _JUDGES.get(op, ()) for reason in judge(given))
+    if op not in _JUDGES:
+        return ()
+    judges = (_extents(op, given), _written_once(op, given), *(judge(given) for judge in _JUDGES[op]))
+    return tuple(reason for judged in judges for reason in judged)
+
+
+def demands_of_facts(spec: OpSpec, facts: CallFacts) -> tuple[Reason, ...]:
+    """As `demands`, for a call that exists only as facts; what they leave out counts as None."""
+    absent = dict.fromkeys((*spec.tensors, *spec.scalars, *spec.outputs))
+    return demands(spec.name, {**absent, **facts.tensors, **facts.scalars})
+
+
+def _layout(tensor: Any) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    """Shape and strides of a strided tensor or of facts; None for anything else."""
+    if isinstance(tensor, TensorFacts):
+        return tensor.shape, tensor.strides
+    # A nested or sparse tensor would raise where it is asked for what it has not.
+    if not isinstance(tensor, torch.Tensor) or tensor.is_nested or tensor.layout is not torch.strided:
+        return None
+    return tuple(tensor.shape), tensor.stride()
 
 
 def _shape(tensor: Any, rank: int) -> tuple[int, ...] | None:
     """The shape of a tensor of this rank; None for anything else."""
-    return tensor.shape if isinstance(tensor, torch.Tensor) and tensor.dim() == rank else None
+    layout = _layout(tensor)
+    return layout[0] if layout is not None and len(layout[0]) == rank else None
+
+
+def _pool(given: Given, rank: int = 4) -> tuple[int, ...] | None:
+    """The shape of state where it can be divided by: of this rank, and HV, V and K are 1 or more."""
+    shape = _shape(given["state"], rank)
+    return shape if shape is not None and 0 not in shape[-3:] else None
+
+
+def _extents(op: str, given: Given) -> Iterator[Reason]:
+    """Axes without which there is nothing to compute, or a division by zero."""
+    for name, rank, axes in _AT_LEAST_ONE[op]:
+        shape = _shape(given.get(name), rank) or (1,) * rank
+        yield from (Reason(f"{name}.shape[{axis}]", "0", "1 or more") for axis in axes if not shape[axis])
+
+
+def _written_once(op: str, given: Given) -> Iterator[Reason]:
+    """Memory that is written holds each element of its tensor at a place of its own: else writes would be lost."""
+    for name in _WRITTEN[op]:
+        layout = _layout(given.get(name)) if given.get(_ONLY_WITH.get(name, "")) is not False else None
+        if layout is not None and _overlaps(*layout):
+            allowed = f"strides for {layout[0]!r} with a place for each element, since {name} is written"
+            yield Reason(f"{name}.strides", repr(layout[1]), allowed, "An expanded tensor has no such strides.")
+
+
+def _overlaps(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    """Whether elements may share a place: an axis steps less far than all axes of smaller strides reach together."""
+    if 0 in shape:
+        return False
+    reach = 1
+    for stride, extent in sorted((s, n) for n, s in zip(shape, strides, strict=True) if n > 1):
+        if stride < reach:
+            return True
+        reach += stride * (extent - 1)
+    return False
 
 
 def _exact(tensor: str, axis: int, given: int, wanted: int, why: str) -> Iterator[Reason]:
@@ -71,7 +136,7 @@ def _mixed(width: int, axis: int, state: tuple[int, ...]) -> Iterator[Reason]:
 def _decode(given: Given, tokens: bool = False) -> Iterator[Reason]:
     """Widths of mixed_qkv and a against the state's heads, and the bound; with `tokens` they have an axis of tokens."""
     yield from _bound(given["lower_bound"])
-    pool, axis = _shape(given["state"], 4), 1 + tokens
+    pool, axis = _pool(given), 1 + tokens
     mixed, raw = _shape(given["mixed_qkv"], axis + 1), _shape(given["a"], axis + 1)
     if pool is not None and mixed is not None:
         yield from _mixed(mixed[axis], axis, pool[1:])
@@ -86,7 +151,7 @@ def _verify(given: Given) -> Iterator[Reason]:
 def _fused(given: Given) -> Iterator[Reason]:
     """As many key as value heads of one width, three segments of it, and the bound."""
     yield from _bound(given["lower_bound"])
-    pool = _shape(given["state"], 4)
+    pool = _pool(given)
     if pool is None:
         return
     _, HV, V, K = pool
@@ -103,14 +168,14 @@ def _fused(given: Given) -> Iterator[Reason]:
 
 def _ring(given: Given) -> Iterator[Reason]:
     """The heads that mixed_qkv leaves for a given ring of keys."""
-    mixed, pool, ring = _shape(given["mixed_qkv"], 3), _shape(given["state"], 4), _shape(given["ring_k"], 4)
+    mixed, pool, ring = _shape(given["mixed_qkv"], 3), _pool(given), _shape(given["ring_k"], 4)
     if mixed is not None and pool is not None and ring is not None:
         heads = (mixed[2] - pool[1] * pool[2]) // (2 * pool[3])
         yield from _exact("ring_k", 2, ring[2], heads, "H, the key heads of mixed_qkv")
 
 
 def _fold(given: Given) -> Iterator[Reason]:
-    ring, pool = _shape(given["ring_k"], 5), _shape(given["state"], 5)
+    ring, pool = _shape(given["ring_k"], 5), _pool(given, 5)
     if ring is not None and pool is not None:
         yield from _grouped("ring_k", 3, ring[3], pool[2])
 
@@ -118,7 +183,7 @@ def _fold(given: Given) -> Iterator[Reason]:
 def _prefill(given: Given) -> Iterator[Reason]:
     """Query heads that divide the value heads, the width of a, and the bound."""
     yield from _bound(given["lower_bound"])
-    queries, raw, pool = _shape(given["q"], 3), _shape(given["a"], 2), _shape(given["state"], 4)
+    queries, raw, pool = _shape(given["q"], 3), _shape(given["a"], 2), _pool(given)
     if pool is not None and queries is not None:
         yield from _grouped("q", 1, queries[1], pool[1])
     if pool is not None and raw is not None:
@@ -127,7 +192,7 @@ def _prefill(given: Given) -> Iterator[Reason]:
 
 def _replay(given: Given) -> Iterator[Reason]:
     """The heads of ring_k, and what keeps pre-decayed keys finite."""
-    mixed, pool, ring = _shape(given["mixed_qkv"], 2), _shape(given["state"], 4), _shape(given["ring_k"], 4)
+    mixed, pool, ring = _shape(given["mixed_qkv"], 2), _pool(given), _shape(given["ring_k"], 4)
     if mixed is None or pool is None or ring is None:
         return
     heads, HV = (mixed[1] - pool[1] * pool[2]) // (2 * pool[3]), pool[1]
@@ -172,3 +237,20 @@ _JUDGES: dict[str, tuple[Callable[[Given], Iterator[Reason]], ...]] = {
     "kda.chunk_prefill": (_prefill,),
     "kda.attn_residuals": (_residuals,),
 }
+_SLOTS = ("state", 4, (0, 1, 2, 3))
+_AT_LEAST_ONE: dict[str, tuple[tuple[str, int, tuple[int, ...]], ...]] = {
+    "kda.packed_decode": (_SLOTS,),
+    "kda.fused_decode": (_SLOTS,),
+    "kda.verify_snapshots": (_SLOTS,),
+    "kda.verify_ring": (_SLOTS,),
+    "kda.fold": (("state", 5, (1, 2, 3, 4)),),
+    "kda.replay_decode": (_SLOTS, ("ring_k", 4, (2,))),
+    "kda.chunk_prefill": (_SLOTS,),
+    "kda.attn_residuals": (("bank", 3, (2,)),),
+}
+"""Tensor, its rank, and the axes of it that are 1 or more; requests, tokens, layers and snapshots may be none."""
+_DECODE_SPECS = (PACKED_DECODE, FUSED_DECODE, VERIFY_SNAPSHOTS, VERIFY_RING, FOLD, REPLAY_DECODE)
+_WRITTEN = {spec.name: spec.outputs for spec in (*_DECODE_SPECS, CHUNK_PREFILL, ATTN_RESIDUALS)}
+"""Outputs that a caller may give, and tensors that are updated in place."""
+_ONLY_WITH = {"bank": "write_prefix", "prefix": "add_delta"}
+"""Tensors that are only read where a flag is False."""

@@ -42,6 +42,7 @@ class _Token:
     beta: torch.Tensor
 
 
+@torch.no_grad()
 def verify_snapshots(
     mixed_qkv: torch.Tensor,
     conv_state: torch.Tensor,
@@ -83,6 +84,7 @@ def verify_snapshots(
     return out, windows, snapshots
 
 
+@torch.no_grad()
 def verify_ring(
     mixed_qkv: torch.Tensor,
     conv_state: torch.Tensor,
@@ -128,6 +130,7 @@ def verify_ring(
     return out, windows, ring_k, ring_v, ring_g, ring_beta
 
 
+@torch.no_grad()
 def fold(
     ring_k: torch.Tensor,
     ring_v: torch.Tensor,

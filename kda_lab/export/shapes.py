@@ -64,7 +64,7 @@ def dispatched_rules(declaration: Declaration, rows: Rows, served: Sequence[Shap
             groups[tuple((n, row.axes[n]) for n in fixed if n in row.axes)].append(row)
     rules: list[ShapeRule] = []
     for key, members in groups.items():
-        rules += _ranges(dict(key), axis, members) if axis is not None else _point(dict(key), members)
+        rules += _ranges(dict(key), axis, members, served) if axis is not None else _point(dict(key), members)
     return tuple(rules)
 
 
@@ -74,15 +74,21 @@ def _point(fixed: Mapping[str, int], members: Rows) -> list[ShapeRule]:
     return [ShapeRule(axes=dict(fixed), basis=f"measured rows {', '.join(r.row for r in members)}")]
 
 
-def _ranges(fixed: Mapping[str, int], axis: str, members: Rows) -> list[ShapeRule]:
+def _ranges(fixed: Mapping[str, int], axis: str, members: Rows, served: Sequence[ShapeRule]) -> list[ShapeRule]:
     by_value: dict[int, list[MeasuredRow]] = defaultdict(list)
     for row in members:
         by_value[row.axes[axis]].append(row)
     classes = _sweep_classes(by_value, (*fixed, axis))
+    if not classes:
+        return []
     rules: list[ShapeRule] = []
     run: list[int] = []
     for value in sorted(by_value):
         rows = by_value[value]
+        if run and any(rule_holds(rule, {**fixed, axis: n}) for rule in served for n in range(run[-1] + 1, value)):
+            # What another kernel takes may lie between two measured values: no range goes over it.
+            rules += _rule(fixed, axis, run, classes)
+            run = []
         if not all(r.verdict == "faster" for r in rows):
             rules += _rule(fixed, axis, run, classes)
             run = []

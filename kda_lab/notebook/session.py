@@ -114,13 +114,18 @@ class Session:
         facts |= {n: found["versions"][n] for n in ("kda-lab", *wanted)}
         return display.facts(facts)
 
-    def captures(self, path: str, names: Sequence[str] = ()) -> Selected:
+    def captures(self, path: str, names: Sequence[str] = (), op: str = "") -> Selected:
         """Captures of a set below the project, all of them when `names` is empty.
 
         Raises:
             CaptureError: the set or one of its captures is not what its manifest says.
+            ParameterError: they are of another op than the one that is named.
         """
         captures = CaptureSet.open(runtime.project_path(path))
+        if op and captures.op != op:
+            raise ParameterError(
+                "notebook", [Reason(f"op of {path}", repr(captures.op), repr(op), "Name a set of the op.")]
+            )
         for name in names:
             captures.entry(name)
         return Selected(captures, tuple(n for n in captures.names() if not names or n in names))

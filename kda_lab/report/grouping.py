@@ -19,6 +19,10 @@ BATCHES, CLASSES = ("B", "M", "T"), ("lengths", "kind")
 """Names that an axis of batches or of classes may have; the first that a row has counts."""
 
 
+TITLE_LENGTH = 30
+"""Characters of axes in the title of a panel: two panels stand side by side."""
+
+
 def topology(row: RowResult) -> str:
     """`tp1` for a row called `tp1-B4-saturated`; else the axes that are neither batch nor class."""
     if "-" in row.row:
@@ -34,8 +38,18 @@ def topology_title(rows: Sequence[RowResult]) -> str:
         for k, v in first.axes.items()
         if k not in (*BATCHES, *CLASSES) and v != topology(first) and all(r.axes.get(k) == v for r in rows)
     ]
-    name, axes = topology(first), ", ".join(same)
+    name, axes = topology(first), ", ".join(_within(same, TITLE_LENGTH))
     return name if not axes or name == axes else f"{name} ({axes})"
+
+
+def _within(parts: Sequence[str], length: int) -> list[str]:
+    """As many of the parts, joined by commas, as `length` characters hold; an ellipsis stands for the others."""
+    kept: list[str] = []
+    for part in parts:
+        if len(", ".join([*kept, part])) > length:
+            return [*kept, "…"]
+        kept.append(part)
+    return kept
 
 
 def length_class(row: RowResult) -> str:

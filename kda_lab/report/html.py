@@ -184,9 +184,13 @@ def _wanted(records: RunRecords, found: Comparisons, foot_text: str) -> Iterator
                 file_name("speedup_by_batch", arm),
                 partial(figures.speedup_by_batch, rows, candidate=arm, foot=foot_text),
             )
-    if _any_cold(rows):
-        yield "latency", partial(figures.latency, rows, foot=foot_text)
-        yield "roof", partial(figures.roof_shares, rows, foot=foot_text)
+    by_op = grouping.grouped(rows, lambda r: r.op)
+    for op, own in by_op.items():
+        # A line through rows of two ops would mean nothing.
+        suffix = (op,) if len(by_op) > 1 else ()
+        if _any_cold(own):
+            yield file_name("latency", *suffix), partial(figures.latency, own, foot=foot_text)
+            yield file_name("roof", *suffix), partial(figures.roof_shares, own, foot=foot_text)
     for arm in grouping.arms((r for r in found.labelled if mode_of(r.row) == "eight"), ("candidate",)):
         both, shares = [*rows, *found.labelled], rotated_shares(records.trials)
         name = file_name("eight_sets", arm)

@@ -108,4 +108,4 @@ def disturbance(reading: Mapping[str, Any]) -> str:
     if reading["throttle"]:
         return f"throttled: {', '.join(reading['throttle'])}"
     others = reading["other_processes"] or 0
-    return f"shared: {others} other process{'es' if others > 1 else ''} on the GPU" if others else ""
+    return f"shared: {others} other process{'es' if others > 1 else ''} on the GPU" if others > 0 else ""

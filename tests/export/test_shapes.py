@@ -43,6 +43,20 @@ def test_axes_come_from_the_declaration() -> None:
     assert range_axis(DECLARATION) == "B"
 
 
+def test_no_range_goes_over_what_another_kernel_takes() -> None:
+    """Its values need not have been measured here; those on both sides are ranges of their own."""
+    taken = ShapeRule(axes={"HQ": 12, "B": AxisRange(minimum=2, maximum=5)})
+    rows = [measured(1), measured(4), measured(8), measured(16)]
+    for timed in (rows, [rows[0], *rows[2:]]):
+        found = [rule.axes["B"] for rule in dispatched_rules(DECLARATION, timed, [taken])]
+        assert found == [AxisRange(minimum=1, maximum=1), AxisRange(minimum=8, maximum=16)]
+
+
+def test_classes_that_are_all_rare_carry_no_range() -> None:
+    """Three values of a class each say nothing of what lies between them."""
+    assert ranges([measured(1, kind="a"), measured(2, kind="b"), measured(4, kind="c")]) == []
+
+
 def test_a_declaration_names_which_of_two_ranges_is_walked() -> None:
     """Then a batch is bracketed at each measured value of the other; without it each measured shape stands alone."""
     several = ShapeRule(axes={axis: AxisRange(minimum=1, maximum=99) for axis in ("B", "HQ")})

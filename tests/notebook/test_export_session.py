@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from kda_lab.errors import ExportError, VerificationError
-from kda_lab.notebook import ExportSession
+from kda_lab.errors import ExportError, Reason, VerificationError
+from kda_lab.notebook import ExportSession, export_session
 
 ROOT = Path(__file__).parents[2]
 SET = "data/captures/qsa.packed_decode"
@@ -58,6 +58,16 @@ def test_dispatch_is_explained_without_a_gpu(session: ExportSession) -> None:
     refused = session.explain(SET, "tp1-q4-saturated", capability=(12, 1))
     assert refused.kernel == ""
     assert "KDA_LAB_ALLOW_COMPILED=1" in str(refused)
+
+
+def test_dispatch_is_explained_with_the_rules_of_the_op(
+    session: ExportSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the op itself has against a call is part of the explanation, as it is of the call."""
+    monkeypatch.setattr(export_session, "demands_of_facts", lambda spec, facts: (Reason(spec.name, "0", "1"),))
+    said = session.explain(SET, "tp1-q4-saturated")
+    assert said.kernel == ""
+    assert "every kernel: qsa.packed_decode is 0; allowed: 1." in str(said)
 
 
 def test_a_range_is_shown_with_its_step(session: ExportSession, tmp_path: Path) -> None:

@@ -82,6 +82,13 @@ def test_captures_are_chosen_by_name(session: Session) -> None:
         session.captures(SET, ["tp3-q1"])
 
 
+def test_a_set_of_another_op_is_refused(session: Session) -> None:
+    """Where a notebook has an op and a folder, both must say the same."""
+    assert session.captures(SET, op="qsa.packed_decode").op == "qsa.packed_decode"
+    with pytest.raises(ParameterError, match=r"is 'qsa\.packed_decode'; allowed: 'kda\.fold'"):
+        session.captures(SET, op="kda.fold")
+
+
 def test_an_empty_list_of_arms_takes_all(session: Session) -> None:
     """Every candidate of the op's folder, and every arm of the op with the baseline first."""
     roles = [(arm.name, role) for arm, role in session.arms("qsa.compact_kv", [], [])]
