@@ -192,7 +192,7 @@ def fused_decode(
             begin on multiples of four elements (eight for a bf16 state) are slower.
         state_indices: [B] int32, distinct; -1 gives a zero row and touches no pool.
         lower_bound: of the safe gate, -5 <= lower_bound < 0; None for the softplus gate.
-        epsilon: of the output norm.
+        epsilon: of the output norm, 0 <= epsilon <= 1.
         out: [B, P] bf16, contiguous; allocated when None.
 
     Returns:
@@ -205,7 +205,7 @@ def fused_decode(
     operands = Operands(
         *(mixed_qkv, conv_state, conv_weight, a, b, a_log, dt_bias, gate, norm_weight, state, state_indices)
     )
-    problems = _problems(operands) or _more_problems(operands, lower_bound, out)
+    problems = _problems(operands) or _more_problems(operands, lower_bound, epsilon, out)
     if problems:
         raise ValueError(f"{NAME}: " + "; ".join(problems) + ".")
     out = a.new_empty(a.shape) if out is None else out
@@ -218,6 +218,9 @@ def fused_decode(
 
 def _problems(x: Operands) -> list[str]:
     """What the kernel cannot take, in words; the full contract stands in contract.json."""
+    strangers = [n for n, t in x._asdict().items() if not isinstance(t, torch.Tensor)]
+    if strangers:
+        return [f"{n} is {type(getattr(x, n)).__name__}; allowed: a tensor" for n in strangers]
     window, state, indices = x.conv_state, x.state, x.state_indices
     if state.dim() != 4 or window.dim() != 3 or any(t.dim() != 2 for t in x.rows) or indices.dim() != 1:
         return ["rows must be [B, …], conv_state [slots, 3, 3P], state [slots, HV, V, V], state_indices [B]"]
@@ -226,6 +229,8 @@ def _problems(x: Operands) -> list[str]:
     P = HV * V
     if K != V or tuple(window.shape) != (slots, 3, 3 * P):
         found.append(f"state is {tuple(state.shape)} and conv_state {tuple(window.shape)}; allowed: K = V, 3 x 3P")
+    if HV < 1:
+        found.append(f"HV is {HV}; allowed: at least 1")
     if V not in WIDTHS:
         found.append(f"V is {V}; allowed: {', '.join(map(str, WIDTHS))}")
     if [t.shape[1] for t in x.rows] != [3 * P, P, HV, P]:
@@ -256,16 +261,26 @@ def _layout_problems(x: Operands) -> list[str]:
     return found
 
 
-def _more_problems(x: Operands, lower_bound: float | None, out: torch.Tensor | None) -> list[str]:
+def _more_problems(x: Operands, lower_bound: float | None, epsilon: float, out: torch.Tensor | None) -> list[str]:
     """The same for what is no tensor of the step; `out` has the shape of the raw gate."""
     found = []
     if lower_bound is not None and not LEAST_BOUND <= lower_bound < 0:
         found.append(f"lower_bound is {lower_bound}; allowed: None, or {LEAST_BOUND} <= lower_bound < 0")
-    if out is not None and (out.shape != x.a.shape or out.dtype != x.a.dtype or not out.is_contiguous()):
-        found.append(f"out is {tuple(out.shape)}; allowed: contiguous {tuple(x.a.shape)}, bfloat16")
-    if out is not None and out.device != x.a.device:
-        found.append("out must be on the device of the other tensors")
-    return found
+    if not 0 <= epsilon <= 1:
+        found.append(f"epsilon is {epsilon}; allowed: 0 <= epsilon <= 1")
+    return found if out is None else found + _misfits(x, out)
+
+
+def _misfits(x: Operands, out: torch.Tensor) -> list[str]:
+    """What is wrong with an output that was given."""
+    if not isinstance(out, torch.Tensor):
+        return [f"out is {type(out).__name__}; allowed: a tensor, or None"]
+    if out.device != x.a.device:
+        return ["out must be on the device of the other tensors"]
+    fits = out.shape == x.a.shape and out.dtype == x.a.dtype and out.is_contiguous()
+    if fits and out.data_ptr() % out.element_size() == 0:
+        return []
+    return [f"out is {tuple(out.shape)} {out.dtype}; allowed: {tuple(x.a.shape)} {x.a.dtype}, contiguous, aligned"]
 
 
 def _wide(x: Operands) -> bool:
@@ -351,7 +366,10 @@ def _decays(x: Operands, live: torch.Tensor, lower_bound: float | None) -> torch
 
 
 def _twin(x: Operands, lower_bound: float | None, epsilon: float, out: torch.Tensor) -> None:
-    """What the kernel computes, in torch: FP32 with both sums on the decayed state; writes `out` and both pools."""
+    """What the kernel computes, in torch: FP32 with both sums on the decayed state; writes `out` and both pools.
+
+    All inputs are read before anything is written: `out` may be the gate.
+    """
     live = (x.state_indices >= 0).nonzero()[:, 0]
     slots = x.state_indices[live].long()
     HV, V = x.state.shape[1:3]
@@ -367,8 +385,9 @@ def _twin(x: Operands, lower_bound: float | None, epsilon: float, out: torch.Ten
     strength = torch.sigmoid(x.b[live].float())[..., None]
     d = strength * (v - (state * k[..., None, :]).sum(-1))
     o = (state * q[..., None, :]).sum(-1) + d * (k * q).sum(-1, keepdim=True)
+    o = o * torch.rsqrt(o.square().mean(-1, keepdim=True) + epsilon) * x.norm_weight
+    row = (o.flatten(1) * torch.sigmoid(x.gate[live].float())).bfloat16()
     x.state[slots] = (state + d[..., None] * k[..., None, :]).to(x.state.dtype)
     x.conv_state[slots] = raw[:, 1:]
-    o = o * torch.rsqrt(o.square().mean(-1, keepdim=True) + epsilon) * x.norm_weight
     out.zero_()
-    out[live] = (o.flatten(1) * torch.sigmoid(x.gate[live].float())).bfloat16()
+    out[live] = row

@@ -301,7 +301,7 @@ CONTRACT = {
         "ring_g": {**_FP32, **_OUT, "shape": ("B", "T", "HV", "K")},
         "ring_beta": {**_FP32, **_OUT, "shape": ("B", "T", "HV"), "alignment_bytes": 4},
     },
-    "scalars": {"lower_bound": {"kind": "float", "minimum": -5.0, "maximum": 0.0, "optional": True}},
+    "scalars": {"lower_bound": {"kind": "float", "minimum": -5.0, "maximum": -1e-6, "optional": True}},
     "callable": (
         {
             "axes": {

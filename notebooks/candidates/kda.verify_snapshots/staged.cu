@@ -33,7 +33,8 @@ struct Cut {
     static constexpr int HELD = MINE / 4;      // rows that eight lanes sum at once
     static constexpr int PITCH = (T + 3) / 4 * 4;
     // What is not needed beside the state may lie where the last warp's rows come later: three CTAs then fit an SM.
-    static constexpr bool LATE = RING && ROWS == 128 && T > 4 && T <= 8;
+    static constexpr bool FITS = T * (2 * K + ROWS) <= MINE * K;
+    static constexpr bool LATE = RING && ROWS == 128 && T > 4 && T <= 8 && FITS;
     static constexpr int PRODUCTS_AT = ROWS * K;                   // [T][2][K] P_t k_t and P_t q_t; q_t before that
     static constexpr int PAIRS_AT = PRODUCTS_AT + 2 * T * K;       // [T][2][PITCH] k_t R_st k_s and q_t R_st k_s
     static constexpr int STRENGTHS_AT = PAIRS_AT + 2 * T * PITCH;  // [T]
@@ -42,6 +43,16 @@ struct Cut {
     static constexpr int KEYS_AT = LATE ? 3 * MINE * K : BEHIND;   // [T][K]
     static constexpr int DECAYS_AT = KEYS_AT + T * K;              // [T][K]
     static constexpr int VALUES_AT = DECAYS_AT + T * K;            // [T][ROWS] v, then d
+    static constexpr int END = VALUES_AT + T * ROWS;
+    static constexpr int SIZE = LATE ? BEHIND : END;               // the launch gives so many
+    static_assert(WARPS * MINE * K <= PRODUCTS_AT && PRODUCTS_AT + 2 * T * K <= PAIRS_AT, "rows, products");
+    static_assert(PAIRS_AT + 2 * T * PITCH <= STRENGTHS_AT && T <= PITCH, "pairs");
+    static_assert(STRENGTHS_AT + T <= BARRIERS_AT && BARRIERS_AT + 2 * WARPS <= BEHIND, "strengths, barriers");
+    static_assert(KEYS_AT + T * K <= DECAYS_AT && DECAYS_AT + T * K <= VALUES_AT, "keys, decays");
+    static_assert(LATE ? 3 * MINE * K <= KEYS_AT && END <= PRODUCTS_AT : BEHIND <= KEYS_AT, "beside the state");
+    static_assert(BEHIND <= SIZE && END <= SIZE, "nothing beyond the size");
+    static_assert(MINE * K % 4 == 0 && PRODUCTS_AT % 4 == 0 && KEYS_AT % 4 == 0 && K % 4 == 0, "vectors of four");
+    static_assert(BARRIERS_AT % 2 == 0, "barriers of eight bytes");
 };
 
 // A call's extents, and this CTA's place in it.

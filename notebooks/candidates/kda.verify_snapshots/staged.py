@@ -26,6 +26,7 @@ CPU_TWIN = True
 NAME = "kda_verify_snapshots_staged"
 RING = False
 """As the .cu file says it."""
+LEAST_BOUND = -5.0
 MAX_TOKENS = 16
 MAX_BATCH = 4096
 WIDTHS = (16, 32, 48, 64, 80, 96, 100, 128)
@@ -64,9 +65,10 @@ class Variant(NamedTuple):
         """The state's rows, what they are multiplied by, products of pairs, strengths, barriers; keys, decays and v."""
         pitch = -(-self.tokens // 4) * 4
         beside = (self.rows + 2 * self.tokens) * self.keys + 2 * self.tokens * pitch + pitch + 8
-        # With a ring, tokens 5 to 8 lie where the last rows come later.
-        late = RING and self.rows == 128 and 4 < self.tokens <= 8
-        return 4 * (beside + (0 if late else self.tokens * (2 * self.keys + self.rows)))
+        drafted = self.tokens * (2 * self.keys + self.rows)
+        # With a ring, tokens 5 to 8 lie where the last rows come later, if these have room for them.
+        late = RING and self.rows == 128 and 4 < self.tokens <= 8 and drafted <= self.rows // 4 * self.keys
+        return 4 * (beside + (0 if late else drafted))
 
 
 def rows_for(slots: int, tokens: int, values: int) -> int:
@@ -115,7 +117,7 @@ CONTRACT = {
         "windows": {**_BF16, **_OUT, "shape": ("B", "T", 3, "C")},
         "snapshots": {**_FP32, **_OUT, "shape": ("B", "T", "HV", "V", "K")},
     },
-    "scalars": {"lower_bound": {"kind": "float", "minimum": -5.0, "maximum": 0.0, "optional": True}},
+    "scalars": {"lower_bound": {"kind": "float", "minimum": LEAST_BOUND, "maximum": -1e-6, "optional": True}},
     "callable": (
         {
             "axes": {
@@ -162,7 +164,7 @@ def verify_snapshots(
         a_log, dt_bias: [HV] and [HV·K] fp32.
         state: [slots, HV, V, K] fp32; slot stride free. Strides that are no multiple of four elements are slower.
         state_indices: [B] int32; -1 is padding, whose outputs are zero.
-        lower_bound: of the safe gate; None takes the softplus gate.
+        lower_bound: of the safe gate, -5 <= lower_bound < 0; None takes the softplus gate.
         out: [B, T, HV, V] bf16.
         windows: [B, T, 3, C] bf16, the convolution's window after each token.
         snapshots: [B, T, HV, V, K] fp32, the state after each token.
@@ -209,13 +211,12 @@ def _run(
     tensors: dict[str, torch.Tensor], lower_bound: float | None, outputs: dict[str, torch.Tensor | None]
 ) -> tuple[torch.Tensor, ...]:
     """Check, allocate what is None, and launch, or run the twin of CPU tensors."""
-    problems = _problems(tensors)
+    problems = _problems(tensors, lower_bound)
     if not problems:
-        expected = _expected(tensors)
-        problems = [p for n, t in outputs.items() if t is not None for p in _misfits(n, t, *expected[n])]
+        expected, device = _expected(tensors), tensors["state"].device
+        problems = [p for n, t in outputs.items() if t is not None for p in _misfits(n, t, *expected[n], device)]
     if problems:
         raise ValueError(f"{NAME}: " + "; ".join(problems) + ".")
-    device = tensors["state"].device
     given = {
         n: torch.empty(s, dtype=d, device=device) if (t := outputs[n]) is None else t for n, (s, d) in expected.items()
     }
@@ -228,20 +229,41 @@ def _run(
     return tuple(given.values())
 
 
-def _misfits(name: str, out: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> list[str]:
+def _misfits(
+    name: str, out: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
+) -> list[str]:
     """What is wrong with an output that was given."""
+    if not isinstance(out, torch.Tensor):
+        return [f"{name} is {type(out).__name__}; allowed: a tensor, or None"]
+    if out.device != device:
+        return [f"{name} is on {out.device}; allowed: {device}, as the inputs"]
     fits = out.shape == shape and out.dtype == dtype and out.is_contiguous()
     fits = fits and not (out.data_ptr() % (4 if name == "ring_beta" else 16))
     return [] if fits else [f"{name} is {tuple(out.shape)} {out.dtype}; allowed: {shape} {dtype}, contiguous, aligned"]
 
 
-def _problems(tensors: dict[str, torch.Tensor]) -> list[str]:
+def _problems(tensors: dict[str, torch.Tensor], lower_bound: float | None) -> list[str]:
     """What the kernel cannot take, in words; the full contract stands in contract.json."""
+    strangers = [n for n, t in tensors.items() if not isinstance(t, torch.Tensor)]
+    if strangers:
+        return [f"{n} is {type(tensors[n]).__name__}; allowed: a tensor" for n in strangers]
+    found = []
+    if lower_bound is not None and not LEAST_BOUND <= lower_bound < 0:
+        found.append(f"lower_bound is {lower_bound}; allowed: None, or {LEAST_BOUND} <= lower_bound < 0")
     qkv, state = tensors["mixed_qkv"], tensors["state"]
     if qkv.dim() != 3 or state.dim() != 4:
-        return ["mixed_qkv must be [B, T, C] and state [slots, HV, V, K]"]
-    batch, tokens, heads, value_heads, keys, values = _extents(tensors)
-    width, slots = qkv.shape[2], state.shape[0]
+        return [*found, "mixed_qkv must be [B, T, C] and state [slots, HV, V, K]"]
+    return found + _extent_problems(tensors) + _layout_problems(tensors)
+
+
+def _extent_problems(tensors: dict[str, torch.Tensor]) -> list[str]:
+    """What extents and shapes have against a launch."""
+    width, (slots, value_heads, values, keys) = tensors["mixed_qkv"].shape[2], tensors["state"].shape
+    if keys not in WIDTHS or values not in WIDTHS:
+        return [f"K and V are {keys} and {values}; allowed: {', '.join(map(str, WIDTHS))}"]
+    if value_heads < 1:
+        return [f"HV is {value_heads}; allowed: at least 1"]
+    batch, tokens, heads, *_ = _extents(tensors)
     if heads < 1 or 2 * heads * keys + value_heads * values != width or value_heads % heads:
         return [
             f"C is {width} with HV {value_heads}, V {values}, K {keys}; allowed: 2·H·K + HV·V with HV a multiple of H"
@@ -258,9 +280,7 @@ def _problems(tensors: dict[str, torch.Tensor]) -> list[str]:
     found = [f"{n} is {tuple(tensors[n].shape)}; allowed: {s}" for n, s in wanted.items() if tensors[n].shape != s]
     if not (1 <= tokens <= MAX_TOKENS and 1 <= batch <= MAX_BATCH):
         found.append(f"B and T are {batch} and {tokens}; allowed: 1 to {MAX_BATCH} and 1 to {MAX_TOKENS}")
-    if keys not in WIDTHS or values not in WIDTHS:
-        found.append(f"K and V are {keys} and {values}; allowed: {', '.join(map(str, WIDTHS))}")
-    return found + _layout_problems(tensors)
+    return found
 
 
 def _layout_problems(tensors: dict[str, torch.Tensor]) -> list[str]:

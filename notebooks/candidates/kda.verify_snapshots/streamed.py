@@ -297,7 +297,7 @@ CONTRACT = {
         "windows": {**_BF16, **_OUT, "shape": ("B", "T", 3, "C")},
         "snapshots": {**_FP32, **_OUT, "shape": ("B", "T", "HV", "V", "K")},
     },
-    "scalars": {"lower_bound": {"kind": "float", "minimum": -5.0, "maximum": 0.0, "optional": True}},
+    "scalars": {"lower_bound": {"kind": "float", "minimum": -5.0, "maximum": -1e-6, "optional": True}},
     "callable": (
         {
             "axes": {

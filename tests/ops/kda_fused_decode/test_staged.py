@@ -132,6 +132,9 @@ def test_three_ctas_of_a_whole_head_share_an_sm() -> None:
         ({"state": lambda t: t[0]}, r"rows must be \[B, …\]"),
         ({"a": lambda t: t.to("meta")}, "all tensors must be on one device"),
         ({"state": lambda t: t[..., :24, :24].contiguous()}, "V is 24; allowed: 16, 20, 32"),
+        ({"state": lambda t: t[..., :0, :0].contiguous()}, "V is 0; allowed: 16, 20, 32"),
+        ({"state": lambda t: t[:, :0].contiguous()}, "HV is 0; allowed: at least 1"),
+        ({"gate": lambda t: None, "b": lambda t: 1.0}, "b is float; allowed: a tensor; gate is NoneType; allowed"),
     ],
 )
 def test_the_kernel_refuses_by_itself(change: dict, words: str) -> None:
@@ -148,12 +151,48 @@ def test_bounds_outside_the_gate_are_refused(bound: float) -> None:
         MODULE.fused_decode(**PADDED.inputs, lower_bound=bound)
 
 
-def test_an_output_that_does_not_fit_is_refused() -> None:
-    """out is [B, P], contiguous and where the other tensors are."""
-    with pytest.raises(ValueError, match=r"out is \(5, 127\); allowed: contiguous \(5, 128\)"):
-        MODULE.fused_decode(**PADDED.inputs, **PADDED.scalars, out=PADDED.outputs["out"][:, :-1])
-    with pytest.raises(ValueError, match="out must be on the device of the other tensors"):
-        MODULE.fused_decode(**PADDED.inputs, **PADDED.scalars, out=PADDED.outputs["out"].to("meta"))
+@pytest.mark.parametrize("epsilon", [-1e-5, 1.5, float("nan")])
+def test_an_epsilon_outside_its_range_is_refused(epsilon: float) -> None:
+    """From 0 to 1."""
+    with pytest.raises(ValueError, match=r"epsilon is .*; allowed: 0 <= epsilon <= 1"):
+        MODULE.fused_decode(**PADDED.inputs, **{**PADDED.scalars, "epsilon": epsilon})
+
+
+def beside_an_element(t: torch.Tensor) -> torch.Tensor:
+    """A row buffer of t's shape that begins in the middle of an element."""
+    return torch.frombuffer(bytearray(2 * t.numel() + 16), dtype=t.dtype, offset=1, count=t.numel()).view(t.shape)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda t: t[:, :-1], r"out is \(5, 127\) torch\.bfloat16; allowed: \(5, 128\) torch\.bfloat16, contiguous"),
+        (lambda t: t.float(), r"out is \(5, 128\) torch\.float32; allowed"),
+        (lambda t: t[:1].expand(t.shape), "contiguous, aligned"),
+        (lambda t: t.to("meta"), "out must be on the device of the other tensors"),
+        (lambda t: 1.0, "out is float; allowed: a tensor, or None"),
+    ],
+    ids=["shape", "dtype", "strides", "device", "number"],
+)
+def test_an_output_that_does_not_fit_is_refused(change: Callable, words: str) -> None:
+    """out is [B, P], bf16, contiguous and where the other tensors are."""
+    with pytest.raises(ValueError, match=words):
+        MODULE.fused_decode(**PADDED.inputs, **PADDED.scalars, out=change(PADDED.outputs["out"]))
+
+
+def test_an_output_at_an_odd_address_is_refused() -> None:
+    """No element of it could be stored at once."""
+    call = cases.synthesise(ROWS[0], 0)
+    with pytest.raises(ValueError, match="contiguous, aligned"):
+        MODULE.fused_decode(**call.inputs, **call.scalars, out=beside_an_element(call.outputs["out"]))
+
+
+def test_rows_may_be_written_over_the_gate() -> None:
+    """All of it is read before."""
+    right = run(PADDED)["out"]
+    PADDED.restore()
+    tensors = {**PADDED.inputs, **{n: PADDED.outputs[n] for n in cases.POOLS}, "gate": PADDED.inputs["gate"].clone()}
+    assert torch.equal(MODULE.fused_decode(**tensors, **PADDED.scalars, out=tensors["gate"]), right)
 
 
 @pytest.mark.gpu

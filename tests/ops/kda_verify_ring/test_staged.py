@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import itertools
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -114,6 +116,52 @@ def test_three_ctas_of_a_whole_head_share_an_sm() -> None:
             assert ctas * (variant.shared_bytes + RESERVED_BYTES) <= SM_BYTES
 
 
+def layout(module: ModuleType, tokens: int, keys: int, rows: int) -> dict[str, int]:
+    """Names and values of `Cut` in the device code, worked out from its text."""
+    text = re.search(r"struct Cut \{(.*?)\n\};", module.CUDA_SOURCE, re.DOTALL)[1]
+    known = {"T": tokens, "K": keys, "ROWS": rows, "WARPS": module.THREADS // 32, "RING": module.RING}
+    for name, value in re.findall(r"static constexpr \w+ (\w+) = (.*?);", text):
+        python = re.sub(r"(.+) \? (.+) : (.+)", r"(\2) if \1 else (\3)", value.replace("/", "//").replace("&&", "and"))
+        known[name] = eval(python, {}, known)
+    return known
+
+
+def regions(cut: dict[str, int]) -> list[tuple[int, int]]:
+    """Where what is held at once begins and ends, in floats: the late rows come when keys, decays and v are done."""
+    tokens, keys, rows = cut["T"], cut["K"], cut["ROWS"]
+    held = [
+        (0, (cut["WARPS"] - cut["LATE"]) * cut["MINE"] * keys),
+        (cut["PRODUCTS_AT"], 2 * tokens * keys),
+        (cut["PAIRS_AT"], 2 * tokens * cut["PITCH"]),
+        (cut["STRENGTHS_AT"], tokens),
+        (cut["BARRIERS_AT"], 2 * cut["WARPS"]),
+        (cut["KEYS_AT"], tokens * keys),
+        (cut["DECAYS_AT"], tokens * keys),
+        (cut["VALUES_AT"], tokens * rows),
+    ]
+    return sorted((at, at + size) for at, size in held)
+
+
+@pytest.mark.parametrize("module", MODULES, ids=["ring", "snapshots"])
+def test_nothing_in_shared_memory_overlaps(module: ModuleType) -> None:
+    """At every length, width and cut; all of it, the late rows too, lies within the bytes that the launch asks for."""
+    for tokens, keys, values in itertools.product(range(1, module.MAX_TOKENS + 1), module.WIDTHS, module.WIDTHS):
+        for rows in (32, 64, 128):
+            cut = layout(module, tokens, keys, rows)
+            held = regions(cut)
+            assert all(end <= begin for (_, end), (begin, _) in itertools.pairwise(held)), (tokens, keys, rows)
+            size = module.Variant(tokens, keys, values, rows, True, True, True).shared_bytes
+            assert size == 4 * cut["SIZE"] >= 4 * max(held[-1][1], rows * keys)
+            assert rows * keys <= cut["PRODUCTS_AT"]
+
+
+def test_tokens_lie_where_late_rows_come_if_they_fit() -> None:
+    """Lengths whose tokens do so, by width; never with snapshots, nor with fewer rows a CTA."""
+    late = {k: [t for t in range(1, 17) if layout(RING, t, k, 128)["LATE"]] for k in RING.WIDTHS}
+    assert late == {16: [], 32: [5], 48: [5, 6], **{k: [5, 6, 7, 8] for k in (64, 80, 96, 100, 128)}}
+    assert not any(layout(RING, t, 128, 64)["LATE"] or layout(SNAPSHOTS, t, 128, 128)["LATE"] for t in range(1, 17))
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -122,22 +170,61 @@ def test_three_ctas_of_a_whole_head_share_an_sm() -> None:
         ({"mixed_qkv": lambda t: t.float()}, "mixed_qkv is torch.float32; allowed: torch.bfloat16"),
         ({"state": lambda t: t.mT.contiguous().mT}, "state and conv_state must be contiguous within a slot"),
         ({"state_indices": lambda t: t.long()}, "state_indices is torch.int64; allowed: torch.int32"),
+        ({"a": lambda t: t.to("meta")}, "all tensors must be on one device"),
+        ({"a": lambda t: None, "b": lambda t: 1.0}, "a is NoneType; allowed: a tensor; b is float; allowed: a tensor"),
+        ({"state": lambda t: t[..., :0].contiguous()}, "K and V are 0 and 16; allowed: 16, 32"),
+        ({"state": lambda t: t[:, :, :0].contiguous()}, "K and V are 100 and 0; allowed: 16, 32"),
+        ({"state": lambda t: t[:, :0].contiguous()}, "HV is 0; allowed: at least 1"),
+        ({"mixed_qkv": lambda t: t[..., :32].contiguous()}, "C is 32 with HV 2, V 16, K 100; allowed: 2·H·K"),
     ],
-    ids=["gate", "width", "dtype", "strides", "indices"],
+    ids=["gate", "width", "dtype", "strides", "indices", "device", "none", "K0", "V0", "HV0", "H0"],
 )
 def test_the_kernel_refuses_by_itself(change: dict, words: str) -> None:
-    """Lifted out of this project it still says what it cannot take."""
+    """Lifted out of this project they still say what they cannot take."""
     call = OP.cases.synthesise(ROWS[2], 0)
-    tensors = {n: change.get(n, lambda t: t)(t) for n, t in call.inputs.items()}
-    with pytest.raises(ValueError, match=words):
-        RING.verify_ring(*tensors.values(), **call.scalars)
+    call = call.with_inputs(**{n: change.get(n, lambda t: t)(t) for n, t in call.inputs.items()})
+    for module in MODULES:
+        with pytest.raises(ValueError, match=words):
+            run(module, call)
 
 
-def test_an_output_of_another_shape_is_refused() -> None:
-    """A buffer that was given must fit."""
+@pytest.mark.parametrize("bound", [0.0, 3.0, -5.5, float("nan"), float("-inf")])
+def test_bounds_outside_the_gate_are_refused(bound: float) -> None:
+    """The safe gate has a bound from -5 to below 0."""
     call = OP.cases.synthesise(ROWS[2], 0)
-    with pytest.raises(ValueError, match=r"out is \(2, 1, 16, 2\) torch.bfloat16; allowed: \(2, 1, 2, 16\)"):
-        RING.verify_ring(*call.inputs.values(), **call.scalars, out=call.outputs["out"].mT.contiguous())
+    for module, entry in ((RING, RING.verify_ring), (SNAPSHOTS, SNAPSHOTS.verify_snapshots)):
+        with pytest.raises(ValueError, match=r"lower_bound is .*; allowed: None, or -5\.0 <= lower_bound < 0"):
+            entry(*call.inputs.values(), lower_bound=bound)
+        assert module.CONTRACT["scalars"]["lower_bound"]["maximum"] < 0
+
+
+def shifted(t: torch.Tensor) -> torch.Tensor:
+    """The same values one element behind an aligned address."""
+    room = torch.empty(t.numel() + 1, dtype=t.dtype)
+    return room[1:].view(t.shape).copy_(t)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda t: t[..., :-1].contiguous(), r"is \(.*\) torch\.\w+; allowed: \(.*\) torch\.\w+, contiguous, aligned"),
+        (lambda t: t.double(), r"is \(.*\) torch\.float64; allowed"),
+        (lambda t: t[:1].expand(t.shape), "is .*, contiguous, aligned"),
+        (shifted, "is .*, contiguous, aligned"),
+        (lambda t: t.to("meta"), "is on meta; allowed: cpu, as the inputs"),
+        (lambda t: 1.0, "is float; allowed: a tensor, or None"),
+    ],
+    ids=["shape", "dtype", "strides", "alignment", "device", "number"],
+)
+def test_an_output_that_does_not_fit_is_refused(change: Callable, words: str) -> None:
+    """A buffer that was given must fit: each output of both ops."""
+    for module, op in ((RING, "verify_ring"), (SNAPSHOTS, "verify_snapshots")):
+        call = load_op(f"kda.{op}").cases.synthesise(ROWS[0], 0)
+        for name, tensor in call.outputs.items():
+            if name == "ring_beta" and change is shifted:
+                continue  # stored a number at a time
+            with pytest.raises(ValueError, match=f"{name} {words}"):
+                getattr(module, op)(*call.inputs.values(), **call.scalars, **{name: change(tensor)})
 
 
 def test_strides_choose_the_loads() -> None:
