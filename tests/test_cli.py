@@ -229,6 +229,34 @@ def test_explain_wants_every_axis(kernels: Path) -> None:
         assert words in result.output
 
 
+PACKED = {"B": 4, "HV": 12, "V": 128, "K": 128, "C": 4608, "G": 1536, "S": 8}
+REPLAY = {**PACKED, "H": 12, "L": 16}
+
+
+@pytest.mark.parametrize(
+    ("op", "axes", "scalars", "words"),
+    [
+        ("packed_decode", PACKED, ["lower_bound=-5"], "kernel kda_packed_decode_tiled"),
+        ("packed_decode", {**PACKED, "C": 4600}, [], "mixed_qkv.shape[1] is 4600; allowed: 2·H·K + HV·V"),
+        ("packed_decode", {**PACKED, "G": 1530}, [], "a.shape[1] is 1530; allowed: 1536"),
+        ("packed_decode", {**PACKED, "K": 0}, [], "state.shape[3] is 0; allowed: 1 or more"),
+        ("packed_decode", PACKED, ["lower_bound=-9"], "lower_bound is -9; allowed: None, or a float >= -5"),
+        ("replay_decode", REPLAY, ["predecayed=true", "lower_bound=-5.0"], "kernel kda_replay_decode_checkpoint"),
+        ("replay_decode", {**REPLAY, "L": 32}, ["predecayed=true", "lower_bound=-1.0"], "allowed: 2 to 16 places"),
+    ],
+)
+def test_explain_asks_the_rules_of_the_op(op: str, axes: dict[str, int], scalars: list[str], words: str) -> None:
+    """Widths that are products, the bound and the ring: what the door refuses, the explanation refuses."""
+    flags = ["circular=false", "predecayed=false", "force_flush=false"] if op == "replay_decode" else []
+    given = dict(pair.split("=") for pair in (*flags, *scalars))
+    asked = [part for n, extent in axes.items() for part in ("--axis", f"{n}={extent}")]
+    asked += [part for n, value in given.items() for part in ("--scalar", f"{n}={value}")]
+    kernel = {"packed_decode": "kda_packed_decode_tiled", "replay_decode": "kda_replay_decode_checkpoint"}[op]
+    result = run("kernels", "explain", f"kda.{op}", "--capability", "9.0", "--kernel", kernel, *asked)
+    assert result.exit_code == 0 and words in result.output, result.output
+    assert ("raises ContractError" in result.output) == ("allowed" in words)
+
+
 def test_explain_without_a_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before any export there is nothing to explain, and the message says what to do."""
     monkeypatch.setattr(dispatcher, "DISPATCHER", Dispatcher(tmp_path))

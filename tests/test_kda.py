@@ -180,6 +180,81 @@ def test_a_call_outside_of_everything_is_refused_with_the_words_of_its_op() -> N
     assert torch.equal(call.outputs["state"], before) and torch.equal(keywords["out"], out)
 
 
+def zeroed(tensors: list[torch.Tensor], at: int, axis: int) -> list[torch.Tensor]:
+    """The tensors with an extent of 0 in one axis of one of them."""
+    shapes = [[0 if (i, a) == (at, axis) else n for a, n in enumerate(t.shape)] for i, t in enumerate(tensors)]
+    return [t.new_zeros(shape) for t, shape in zip(tensors, shapes, strict=True)]
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_an_extent_of_zero_is_refused_in_words(name: str) -> None:
+    """Any one axis of any tensor, inputs and given outputs: refused or served, never another exception."""
+    tensors, keywords = given(small_call(name))
+    outputs = [n for n in own_outputs(name) if keywords.get(n) is not None]
+    scalars = {n: v for n, v in keywords.items() if n not in outputs}
+    every = [*tensors, *(keywords[n] for n in outputs)]
+    for at, axis in ((i, a) for i, t in enumerate(every) for a in range(t.dim())):
+        changed = zeroed(every, at, axis)
+        mine, own = changed[: len(tensors)], dict(zip(outputs, changed[len(tensors) :], strict=True))
+        refused = str(kda.explain(name, mine, scalars, own)).splitlines()[0].startswith(f"kda.{name}: raises")
+        try:
+            getattr(kda, name)(*mine, **scalars, **own)
+        except ContractError:
+            assert refused
+        else:
+            assert not refused
+    kda.reset_statistics()
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_memory_that_is_written_does_not_overlap_itself(name: str) -> None:
+    """What is updated in place and what is given as an output: expanded, or slots less than a slot apart."""
+    call = small_call(name)
+    tensors, keywords = given(call)
+    if name == "attn_residuals":
+        keywords.update(write_prefix=True, add_delta=True, valid=0)
+    written = {n: t for n, t in call.outputs.items() if t.numel() > 1}
+    before = {n: t.clone() for n, t in written.items()}
+    for output, tensor in written.items():
+        longer = [axis for axis, extent in enumerate(tensor.shape) if extent > 1]
+        for step in {0, 1} if longer[1:] else {0}:
+            strides = [step if axis == longer[0] else held for axis, held in enumerate(tensor.stride())]
+            overlapping = tensor.as_strided(tensor.shape, strides)
+            mine = [overlapping if n == output else t for n, t in zip(kda.OPS[name].tensors, tensors, strict=True)]
+            own = {n: overlapping if n == output and n not in call.updated else v for n, v in keywords.items()}
+            with pytest.raises(ContractError, match=rf"{output}\.strides is .* with a place for each element"):
+                getattr(kda, name)(*mine, **own)
+    assert all(torch.equal(written[n].nan_to_num(), t.nan_to_num()) for n, t in before.items())
+    kda.reset_statistics()
+
+
+@pytest.mark.parametrize("name", [name for name in OPS if own_outputs(name)])
+def test_a_torch_function_that_fails_leaves_what_it_updates(name: str) -> None:
+    """An output that cannot be written raises before anything is updated in place, so the call may be made again."""
+    call = small_call(name)
+    tensors, keywords = given(call)
+    before = {n: t.clone() for n, t in zip(kda.OPS[name].tensors, tensors, strict=True)}
+    out = keywords["out"]
+    keywords["out"] = out.new_zeros([1] * out.dim()).expand(out.shape)
+    with pytest.raises(RuntimeError, match="single memory location"):
+        DISPATCHER._fallbacks[f"kda_{name}_torch"].run(*tensors, **keywords)
+    assert all(torch.equal(t.nan_to_num(), before[n].nan_to_num()) for n, t in zip(before, tensors, strict=True))
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_a_torch_function_writes_as_a_kernel_does_whatever_autograd_says(name: str) -> None:
+    """Tensors that require a gradient are written all the same: not one of them, and then an error at the next."""
+    plain, tracked = small_call(name), small_call(name)
+    for call in (plain, tracked):
+        call.restore()
+        for tensor in call.outputs.values() if call is tracked else ():
+            tensor.requires_grad_()
+        tensors, keywords = given(call)
+        getattr(kda, name)(*tensors, **keywords)
+    assert all(torch.equal(tracked.outputs[n].detach(), t) for n, t in plain.outputs.items())
+    kda.reset_statistics()
+
+
 def test_explain_says_what_a_call_would_raise() -> None:
     """The rules of the op are in the explanation, which launches nothing; unknown names are refused."""
     call = small_call("packed_decode")

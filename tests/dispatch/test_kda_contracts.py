@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from kda_lab.contracts.model import Declaration
 from kda_lab.dispatch.dispatcher import Dispatcher
 from kda_lab.dispatch.explanation import Explanation
 from kda_lab.dispatch.kda_shapes import demands
+from kda_lab.errors import ContractError
 from kda_lab.ops.arms import candidate_arm
 from kda_lab.ops.protocol import Call
 from kda_lab.ops.registry import load_op
@@ -31,6 +33,17 @@ FREE = {
     "attn_residuals": {},
 }
 """For each op the tensors that may have gaps, and how many of their leading strides are free."""
+NOTHING_TO_DO = {
+    "packed_decode": {"B"},
+    "fused_decode": {"B"},
+    "verify_snapshots": {"B", "T"},
+    "verify_ring": {"B", "T"},
+    "fold": {"Y", "B", "T"},
+    "replay_decode": {"B"},
+    "chunk_prefill": {"T"},
+    "attn_residuals": {"T"},
+}
+"""For each op the axes of which there may be none: requests, tokens, layers (Y)."""
 Explain = Callable[[Call, dict[str, torch.Tensor]], Explanation]
 
 
@@ -124,3 +137,24 @@ def test_the_stride_of_an_axis_of_one_is_nobodys_concern(explain: Explain) -> No
     given = {**call.inputs, "b": b, "state": state}
     out = candidate_arm(FILES["packed_decode"]).module.packed_decode(*given.values(), **call.scalars)
     assert torch.isfinite(out).all()
+
+
+@pytest.mark.parametrize("op", FREE)
+def test_an_axis_of_zero_in_every_tensor_is_refused_or_served(op: str) -> None:
+    """One axis of the op, or two, absent from all tensors alike: a refusal by reason, or an answer."""
+    call, shapes = small_call(op), {n: gate.shape for n, gate in declaration(op).tensors.items()}
+    held = {n: call.outputs[n] if n in call.updated else call.inputs[n] for n in call.inputs}
+    names = sorted({axis for name in held for axis in shapes[name] if isinstance(axis, str)})
+    served = set()
+    for gone in {frozenset(pair) for pair in itertools.product(names, names)}:
+        zeros = [
+            t.new_zeros([0 if axis in gone else n for n, axis in zip(t.shape, shapes[name], strict=True)])
+            for name, t in held.items()
+        ]
+        try:
+            getattr(kda, op)(*zeros, **call.scalars)
+            served |= gone if len(gone) == 1 else set()
+        except ContractError:
+            pass
+    assert served == NOTHING_TO_DO[op]
+    kda.reset_statistics()

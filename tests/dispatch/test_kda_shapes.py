@@ -7,8 +7,11 @@ from typing import Any
 import pytest
 import torch
 
-from kda_lab.dispatch.kda_shapes import demands
+from kda_lab.contracts.facts import CallFacts, tensor_facts
+from kda_lab.dispatch.kda_shapes import demands, demands_of_facts
+from kda_lab.ops.kda_packed_decode.spec import SPEC as PACKED_DECODE
 
+NESTED = torch.nested.nested_tensor([torch.zeros(3), torch.zeros(2)], layout=torch.jagged)
 HV, H, V, K, L = 4, 2, 6, 8, 4
 C = 2 * H * K + HV * V
 
@@ -16,6 +19,11 @@ C = 2 * H * K + HV * V
 def empty(*shape: int) -> torch.Tensor:
     """Shapes alone matter; a tensor without data shows that no value is read."""
     return torch.empty(shape, device="meta")
+
+
+def strided(shape: tuple[int, ...], *strides: int) -> torch.Tensor:
+    """As `empty`, with these strides."""
+    return torch.empty_strided(shape, strides, device="meta")
 
 
 def decode(**changes: Any) -> dict[str, Any]:
@@ -71,11 +79,24 @@ RIGHT: dict[str, tuple[str, dict[str, Any]]] = {
     "prefill": ("chunk_prefill", prefill()),
     "residuals": ("attn_residuals", residuals()),
     "all-snapshots": ("attn_residuals", residuals(valid=4, write_prefix=False)),
+    # Requests, tokens, layers and snapshots may be none.
+    "no-request": ("packed_decode", decode(mixed_qkv=empty(0, C), a=empty(0, HV * K))),
+    "no-snapshot": ("attn_residuals", residuals(bank=empty(3, 0, 16), valid=0, write_prefix=False)),
+    "no-layer": ("fold", fold(ring_k=empty(0, 3, 4, H, K), state=empty(0, 5, HV, V, K))),
+    # Memory that is written may lie in any order, with gaps, and an axis of one steps nowhere.
+    "slots-apart": ("packed_decode", decode(state=strided((5, HV, V, K), 1000, V * K, K, 1))),
+    "heads-first": ("packed_decode", decode(state=empty(HV, 5, V, K).transpose(0, 1))),
+    "slots-before-layers": ("fold", fold(state=empty(5, 2, HV, V, K).transpose(0, 1))),
+    "one-slot": ("packed_decode", decode(state=empty(1, HV, V, K).as_strided((1, HV, V, K), (0, V * K, K, 1)))),
+    "only-read": ("attn_residuals", residuals(bank=empty(1, 4, 16).expand(3, 4, 16), write_prefix=False)),
+    "stream-only-read": ("attn_residuals", residuals(prefix=empty(1, 16).expand(3, 16), add_delta=False)),
     # Another rank, no tensor, another type: a contract's to refuse, not twice.
     "rank": ("packed_decode", decode(state=empty(5, HV, V), a=empty(HV * K))),
     "no-tensor": ("packed_decode", decode(mixed_qkv=[1, 2], a=None)),
     "bound-a-tensor": ("packed_decode", decode(lower_bound=empty())),
     "bound-a-bool": ("packed_decode", decode(lower_bound=True)),
+    "sparse": ("packed_decode", decode(state=torch.zeros(5, HV, V, K).to_sparse())),
+    "nested": ("packed_decode", decode(mixed_qkv=NESTED)),
     "no-op": ("another", {}),
 }
 
@@ -135,6 +156,44 @@ WRONG: dict[str, tuple[str, dict[str, Any], str]] = {
         residuals(valid=4),
         "valid is 4; allowed: at most 3: bank has 4 snapshots and one to write",
     ),
+    "no-key-width": ("packed_decode", decode(state=empty(5, HV, V, 0)), "state.shape[3] is 0; allowed: 1 or more"),
+    "no-slot": ("chunk_prefill", prefill(state=empty(0, HV, V, K)), "state.shape[0] is 0; allowed: 1 or more"),
+    "no-head": ("fold", fold(state=empty(2, 5, 0, V, K)), "state.shape[2] is 0; allowed: 1 or more"),
+    "no-place": ("replay_decode", replay(ring_k=empty(5, H, 0, K)), "ring_k.shape[2] is 0; allowed: 1 or more"),
+    "replay-key-width": ("replay_decode", replay(state=empty(5, HV, V, 0)), "state.shape[3] is 0; allowed: 1 or more"),
+    "ring-key-width": (
+        "verify_ring",
+        verify(ring_k=empty(3, 2, H, K), state=empty(5, HV, V, 0)),
+        "state.shape[3] is 0; allowed: 1 or more",
+    ),
+    "no-width": ("attn_residuals", residuals(bank=empty(3, 4, 0)), "bank.shape[2] is 0; allowed: 1 or more"),
+    "expanded-state": (
+        "packed_decode",
+        decode(state=empty(1, HV, V, K).expand(5, HV, V, K)),
+        "state.strides is (0, 48, 8, 1); allowed: strides for (5, 4, 6, 8) with a place for each element, since state",
+    ),
+    "slots-overlap": (
+        "packed_decode",
+        decode(state=strided((5, HV, V, K), HV * V * K - 1, V * K, K, 1)),
+        "state.strides is (191, 48, 8, 1)",
+    ),
+    "expanded-out": (
+        "packed_decode",
+        decode(out=empty(1, 1, 1, V).expand(3, 1, HV, V)),
+        "out.strides is (0, 6, 0, 1)",
+    ),
+    "window-overlaps": ("fused_decode", fused(conv_state=strided((5, 3, C), 3 * C, C - 1, 1)), "conv_state.strides is"),
+    "ring-overlaps": ("replay_decode", replay(ring_d=strided((5, HV, L, V), 3, L * V, V, 1)), "ring_d.strides is (3"),
+    "expanded-bank": (
+        "attn_residuals",
+        residuals(bank=empty(3, 1, 16).expand(3, 4, 16)),
+        "bank.strides is (16, 0, 1)",
+    ),
+    "expanded-stream": (
+        "attn_residuals",
+        residuals(prefix=empty(1, 16).expand(3, 16), add_delta=True),
+        "prefix.strides is (0, 1)",
+    ),
     "beyond": ("attn_residuals", residuals(valid=5, write_prefix=False), "valid is 5; allowed: at most 4: bank has 4"),
 }
 
@@ -144,3 +203,13 @@ def test_a_wrong_call_is_refused_by_field_and_words(case: str) -> None:
     """The field, what was given, and what is allowed, from shapes and scalars alone."""
     op, given, words = WRONG[case]
     assert any(str(reason).startswith(words) for reason in demands(f"kda.{op}", given)), demands(f"kda.{op}", given)
+
+
+@pytest.mark.parametrize("case", ["decode", "slots-apart", "row", "gate", "no-key-width", "expanded-state"])
+def test_facts_are_judged_as_their_tensors(case: str) -> None:
+    """A call without tensors hears the same; a bound that its facts leave out is None."""
+    given = {**RIGHT, **WRONG}[case][1]
+    facts = {n: tensor_facts(t) for n, t in given.items() if isinstance(t, torch.Tensor)}
+    said = demands("kda.packed_decode", given)
+    assert demands_of_facts(PACKED_DECODE, CallFacts(facts, {"lower_bound": -5.0}, (9, 0))) == said
+    assert demands_of_facts(PACKED_DECODE, CallFacts(facts, {}, (9, 0))) == said
