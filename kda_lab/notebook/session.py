@@ -271,7 +271,7 @@ class Session:
     def roof_figure(self) -> Picture | str:
         """Share of the memory roofline that each arm reaches, one line a row."""
         rows = self._comparisons().rows
-        return figures.roof_shares(rows, foot=foot(self._records())) if rows else self._why_not_timed()
+        return _drawn(figures.roof_shares, rows, foot=foot(self._records())) if rows else self._why_not_timed()
 
     def eight_figure(self) -> Picture | str:
         """Speedup over the baseline with eight input sets beside the cold one; a sentence when they were not timed."""
@@ -284,7 +284,7 @@ class Session:
     def latency_figure(self) -> Picture | str:
         """Latency of every arm against the roofline."""
         rows = self._comparisons().rows
-        return figures.latency(rows, foot=foot(self._records())) if rows else self._why_not_timed()
+        return _drawn(figures.latency, rows, foot=foot(self._records())) if rows else self._why_not_timed()
 
     def row_table(self) -> Styler | str:
         """Every timed row, refused ones included."""
@@ -355,10 +355,18 @@ class Session:
         if needed and peer not in found.against_peers and peer != found.rows[0].baseline:
             return f"peer {peer} was not timed" if peer else "no peer was timed"
         rows = found.against_peers.get(peer, found.rows)
-        return draw(rows, candidate=self._candidate(rows), foot=foot(self._records()))
+        return _drawn(draw, rows, candidate=self._candidate(rows), foot=foot(self._records()))
 
     def _why_not_timed(self) -> str:
         return self.timed.reason if self.timed and self.timed.reason else self._records().not_timed
+
+
+def _drawn(draw: Callable[..., Picture], rows: Sequence[RowResult], **how: Any) -> Picture | str:
+    """The figure; where its rows leave nothing to draw (all warm, say), the reason: the verdict must still be reached."""
+    try:
+        return draw(rows, **how)
+    except ParameterError as error:
+        return str(error)
 
 
 def _how(arm: Arm, device: torch.device) -> str:

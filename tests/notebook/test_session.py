@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from matplotlib.figure import Figure
 
 from kda_lab.errors import CaptureError, ParameterError, VerificationError
 from kda_lab.notebook import Session
@@ -203,6 +204,17 @@ def test_figures_of_a_timed_run(tmp_path: Path) -> None:
     assert "against flashinfer_paged_tc" in session.batch_figure("flashinfer_paged_tc").title
     assert session.batch_figure("nobody") == session.peer_figure("nobody") == "peer nobody was not timed"
     assert session.eight_figure() == "no row was timed with eight sets"
+
+
+def test_figures_of_rows_without_a_cold_time_say_so(tmp_path: Path) -> None:
+    """Tiny calls may all stay warm: the notebook must still reach its verdict."""
+    copy = copied(tmp_path / "run")
+    lines = [json.loads(line) for line in (copy / "timing.jsonl").read_text().splitlines()]
+    warm = [{**r, "state": "warm", "state_reason": "warm"} if r["kind"] == "timing" else r for r in lines]
+    (copy / "timing.jsonl").write_text("".join(json.dumps(r) + "\n" for r in warm))
+    session = Session.reopen(copy)
+    assert "no row has both a cold time and a roof" in session.latency_figure()
+    assert isinstance(session.batch_figure(), str) and isinstance(session.roof_figure(), (str, Figure))
 
 
 def test_rows_with_eight_sets_are_no_failure(tmp_path: Path) -> None:
