@@ -218,9 +218,9 @@ def fused_decode(
 
 def _problems(x: Operands) -> list[str]:
     """What the kernel cannot take, in words; the full contract stands in contract.json."""
-    strangers = [n for n, t in x._asdict().items() if not isinstance(t, torch.Tensor)]
+    strangers = {n: t for n, t in x._asdict().items() if not isinstance(t, torch.Tensor)}
     if strangers:
-        return [f"{n} is {type(getattr(x, n)).__name__}; allowed: a tensor" for n in strangers]
+        return [f"{n} is {type(t).__name__}; allowed: a tensor" for n, t in strangers.items()]
     window, state, indices = x.conv_state, x.state, x.state_indices
     if state.dim() != 4 or window.dim() != 3 or any(t.dim() != 2 for t in x.rows) or indices.dim() != 1:
         return ["rows must be [B, …], conv_state [slots, 3, 3P], state [slots, HV, V, V], state_indices [B]"]
