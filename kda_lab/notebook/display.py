@@ -35,3 +35,10 @@ def _plain(value: Any) -> str:
     if isinstance(value, Mapping):
         return ", ".join(f"{k} {_plain(v)}" for k, v in value.items())
     return str(value)
+
+
+def few(lengths: Sequence[int]) -> str:
+    """Up to four lengths one by one; of more their number and range."""
+    if len(lengths) <= 4:
+        return ", ".join(map(str, lengths))
+    return f"{len(lengths)} rows, {min(lengths)} to {max(lengths)}"

@@ -151,7 +151,7 @@ class Session:
             axes = ", ".join(f"{k}={v}" for k, v in facts.items() if isinstance(v, int))
             if "lengths" in facts:
                 head = "KV rows"
-            told = _short(facts["lengths"]) if "lengths" in facts else str(facts.get("kind", ""))
+            told = display.few(facts["lengths"]) if "lengths" in facts else str(facts.get("kind", ""))
             lines.append((name, capture.kind, axes, told, capture.sha256[:12]))
         return display.shown(("capture", "kind", "axes", head, "sha256"), lines)
 
@@ -396,9 +396,3 @@ def _protocols(trials: int, modes: Sequence[Mode]) -> list[Protocol]:
         raise ParameterError("notebook", reasons)
     protocol = replace(Protocol(), trials=trials)
     return [protocol.in_mode(mode) for mode in modes]
-
-
-def _short(lengths: Sequence[int]) -> str:
-    if len(lengths) <= 4:
-        return ", ".join(map(str, lengths))
-    return f"{len(lengths)} rows, {min(lengths)} to {max(lengths)}"
