@@ -18,7 +18,7 @@ import torch
 from kda_lab.contracts.predicate import show
 from kda_lab.dispatch.dispatcher import DISPATCHER
 from kda_lab.dispatch.explanation import Explanation
-from kda_lab.dispatch.kda_shapes import demands
+from kda_lab.dispatch.kda_shapes import SPECS, demands
 from kda_lab.dispatch.statistics import Statistics
 from kda_lab.errors import ParameterError, Reason
 from kda_lab.ops.kda_attn_residuals.spec import SPEC as ATTN_RESIDUALS
@@ -32,8 +32,7 @@ from kda_lab.ops.kda_verify_snapshots.spec import SPEC as VERIFY_SNAPSHOTS
 from kda_lab.ops.protocol import OpSpec
 
 Tensor = torch.Tensor
-_DECODE = (PACKED_DECODE, FUSED_DECODE, VERIFY_SNAPSHOTS, VERIFY_RING, FOLD, REPLAY_DECODE)
-OPS: dict[str, OpSpec] = {spec.name.removeprefix("kda."): spec for spec in (*_DECODE, CHUNK_PREFILL, ATTN_RESIDUALS)}
+OPS: dict[str, OpSpec] = {spec.name.removeprefix("kda."): spec for spec in SPECS}
 """Specification of each op by the name of its function here."""
 
 

@@ -31,6 +31,9 @@ PREDECAYED_RING = (2, 16)
 PREDECAYED_EXPONENT = 80.0
 """Most that the decay of a ring may add up to: e to its power is still far from FP32's largest value."""
 
+_DECODE = (PACKED_DECODE, FUSED_DECODE, VERIFY_SNAPSHOTS, VERIFY_RING, FOLD, REPLAY_DECODE)
+SPECS: tuple[OpSpec, ...] = (*_DECODE, CHUNK_PREFILL, ATTN_RESIDUALS)
+"""Every op of the family."""
 Given = Mapping[str, Any]
 """Arguments of a call by name: tensors or their facts, scalars, outputs."""
 
@@ -249,8 +252,7 @@ _AT_LEAST_ONE: dict[str, tuple[tuple[str, int, tuple[int, ...]], ...]] = {
     "kda.attn_residuals": (("bank", 3, (2,)),),
 }
 """Tensor, its rank, and the axes of it that are 1 or more; requests, tokens, layers and snapshots may be none."""
-_DECODE_SPECS = (PACKED_DECODE, FUSED_DECODE, VERIFY_SNAPSHOTS, VERIFY_RING, FOLD, REPLAY_DECODE)
-_WRITTEN = {spec.name: spec.outputs for spec in (*_DECODE_SPECS, CHUNK_PREFILL, ATTN_RESIDUALS)}
+_WRITTEN = {spec.name: spec.outputs for spec in SPECS}
 """Outputs that a caller may give, and tensors that are updated in place."""
 _ONLY_WITH = {"bank": "write_prefix", "prefix": "add_delta"}
 """Tensors that are only read where a flag is False."""

@@ -1,8 +1,9 @@
 """Sorting of result rows into panels, lines and batches, for any op.
 
 An op's axes are free. Three facts are read from them: the batch (`B`, or the rows `M` of a matrix
-product, or the tokens `T` of an op without requests), the class (`lengths` or `kind`), and the topology, which is the first word of the row's label
-(`tp1-B4-saturated`, `4b_down-M8-random`) or, without such a word, every other axis.
+product, or the tokens `T` of an op without requests), the class (`lengths` or `kind`), and the topology,
+which is the first word of the row's label (`tp1-B4-saturated`, `4b_down-M8-random`) or, without such a
+word, every other axis.
 """
 
 from __future__ import annotations
@@ -17,8 +18,6 @@ from kda_lab.timing.statistics import RowResult
 
 BATCHES, CLASSES = ("B", "M", "T"), ("lengths", "kind")
 """Names that an axis of batches or of classes may have; the first that a row has counts."""
-
-
 TITLE_LENGTH = 30
 """Characters of axes in the title of a panel: two panels stand side by side."""
 

@@ -30,6 +30,7 @@ class PlainLauncher:
         made = self._module.tables(self._call.inputs["cu_seqlens"])
         if [t.shape for t in made] != [t.shape for t in self._where]:
             self._where = made
+            return
         for kept, new in zip(self._where, made, strict=True):
             kept.copy_(new)
 
