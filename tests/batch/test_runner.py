@@ -78,12 +78,12 @@ def test_time_limit_covers_the_whole_run(tmp_path: Path, make_notebook: Make) ->
     started = time.monotonic()
     assert (
         run_notebook(
-            make_notebook("import time; time.sleep(0.5)", cell), {}, tmp_path / "run", timeout_s=4, report=False
+            make_notebook("import time; time.sleep(0.5)", cell), {}, tmp_path / "run", timeout_s=10, report=False
         )
         == CRASHED
     )
-    assert time.monotonic() - started < 30
-    assert "stopped after 4 s" in (tmp_path / "run" / "log.txt").read_text()
+    assert time.monotonic() - started < 50
+    assert "stopped after 10 s" in (tmp_path / "run" / "log.txt").read_text()
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "run" / "pid").read_text()), 0)
 

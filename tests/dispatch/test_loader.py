@@ -7,8 +7,6 @@ import inspect
 import json
 import linecache
 import sys
-import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -224,32 +222,25 @@ def test_source_with_a_syntax_error_is_refused(write_kernel: Write) -> None:
         load_kernel(write_kernel(source="def scale(:\n"))
 
 
-def test_the_hashed_bytes_run_while_the_file_changes(write_kernel: Write) -> None:
-    """Another process that rewrites the file all the time never gets its code run: load or refusal, nothing else."""
-    folder = write_kernel(source="def scale(): return 'good'\n")
-    good, bad = (folder / "kernel.py").read_bytes(), b"def scale(): return 'evil'\n"
-    stop = threading.Event()
+def test_the_hashed_bytes_run_while_the_file_changes(write_kernel: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that changes after every read: what was hashed runs, or the load is refused; nothing else ever runs."""
+    source = write_kernel(source="def scale(): return 'good'\n") / "kernel.py"
+    versions = [source.read_bytes(), b"def scale(): return 'evil'\n"]
+    read = Path.read_bytes
 
-    def rewrite() -> None:
-        while not stop.is_set():
-            (folder / "kernel.py").write_bytes(bad)
-            (folder / "kernel.py").write_bytes(good)
+    def read_then_rewrite(file: Path) -> bytes:
+        data = read(file)
+        if file == source:
+            source.write_bytes(versions[data == versions[0]])
+        return data
 
-    writer = threading.Thread(target=rewrite)
-    writer.start()
-    outcomes = set()
-    until = time.monotonic() + 1.0
-    try:
-        while time.monotonic() < until:
-            try:
-                loaded = load_kernel(folder)
-                outcomes.add((loaded.entry(), "good" in inspect.getsource(loaded.entry)))
-            except KernelLoadError as error:
-                assert "sha256" in str(error)
-    finally:
-        stop.set()
-        writer.join()
-    assert outcomes == {("good", True)}
+    monkeypatch.setattr(Path, "read_bytes", read_then_rewrite)
+    for _ in range(3):
+        loaded = load_kernel(source.parent)
+        assert loaded.entry() == "good"
+        assert "good" in inspect.getsource(loaded.entry)
+        with pytest.raises(KernelLoadError, match="sha256"):
+            load_kernel(source.parent)
 
 
 def test_source_text_stays_that_of_the_code(write_kernel: Write) -> None:
