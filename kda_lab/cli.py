@@ -15,6 +15,7 @@ from rich.table import Table
 from typer.core import TyperGroup
 
 from kda_lab.audit.command import audit
+from kda_lab.batch.command import batch
 from kda_lab.errors import KdaLabError, ParameterError, Reason
 from kda_lab.referee.command import referee
 from kda_lab.referee.serving.command import serve_ab
@@ -53,6 +54,7 @@ kernels_app = typer.Typer(no_args_is_help=True, help="Exported kernels: what the
 app.add_typer(captures_app, name="captures")
 app.add_typer(kernels_app, name="kernels")
 app.command("audit")(audit)
+app.command("batch")(batch)
 app.command("referee")(referee)
 app.command("slices")(slices)
 app.command("serve-ab")(serve_ab)

@@ -43,6 +43,7 @@ EXEMPT: dict[str, str] = {
     "kda_lab/dispatch/kda_prefill.py::chunk_prefill": "what the door hands on: the op's signature",
     "kda_lab/dispatch/kda_residuals.py::attn_residuals": "what the door hands on: the op's signature",
     "kda_lab/audit/command.py::audit": "a command: its options are parameters",
+    "kda_lab/batch/command.py::batch": "a command: its options are parameters",
     "packed_decode": "entry of an exported kernel: the op's signature",
     "compress_keys": "entry of a candidate: the op's signature",
     "compact_kv": "entry of a candidate: the op's signature",

@@ -1,0 +1,180 @@
+"""A plan: the runs and exports of a batch in their order, read from YAML and checked before anything starts.
+
+```yaml
+- name: h200-replay-qsa            # of the run's folder below reports/
+  notebook: notebooks/20_replay_qsa.ipynb
+  parameters: {kernels: [grouped], modes: []}
+  timed: false                     # nothing is timed, so it may share its GPU
+  seconds: 60                      # what it is expected to take
+- name: qsa_packed_decode_grouped
+  candidate: notebooks/candidates/qsa.packed_decode/grouped.py
+  runs: [h200-replay-qsa]          # exported from these, once they passed
+  seconds: 60
+```
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, TypeAdapter, ValidationError
+
+from kda_lab.batch.parameters import read_parameters
+from kda_lab.errors import ParameterError, Reason
+
+ROOM = "batch"
+KDA_LAB = (sys.executable, "-m", "kda_lab.cli")
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+
+
+class _Entry(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: Name
+    """Unique in the plan."""
+    seconds: float = Field(gt=0, allow_inf_nan=False)
+    """What the step is expected to take; it is not started where less is left."""
+    after: tuple[Name, ...] = ()
+    """Steps that have to pass first, where they belong to the same batch."""
+
+
+class RunStep(_Entry):
+    """One notebook with its parameters; `name` is that of its folder."""
+
+    notebook: str
+    parameters: dict[str, Any] = {}
+    timed: bool = True
+    """False for a run that times nothing; only such runs share a GPU."""
+
+    def command(self, reports: Path) -> tuple[str, ...]:
+        """The `kda-lab run` that this step is."""
+        given = [text for name, value in self.parameters.items() for text in ("-p", f"{name}={_as_text(value)}")]
+        return (*KDA_LAB, "run", self.notebook, *given, "--out", str(reports / self.name))
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """Names of the steps that come first."""
+        return self.after
+
+
+class ExportStep(_Entry):
+    """The export of one candidate from its runs; `name` is the exported kernel's, for reading only."""
+
+    candidate: str
+    runs: tuple[Name, ...] = Field(min_length=1)
+    leave_to: tuple[str, ...] = ()
+
+    timed: bool = False
+
+    def command(self, reports: Path) -> tuple[str, ...]:
+        """The `kda-lab export` that this step is."""
+        kept = [text for kernel in self.leave_to for text in ("--leave-to", kernel)]
+        return (*KDA_LAB, "export", *(str(reports / run) for run in self.runs), self.candidate, *kept)
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """Names of the steps that come first."""
+        return (*self.runs, *self.after)
+
+
+Step = RunStep | ExportStep
+
+
+def _kind(value: Any) -> str:
+    return "export" if isinstance(value, dict) and "candidate" in value else "run"
+
+
+_STEPS: TypeAdapter[list[Step]] = TypeAdapter(
+    list[Annotated[Annotated[RunStep, Tag("run")] | Annotated[ExportStep, Tag("export")], Discriminator(_kind)]]
+)
+
+
+def read_plan(file: Path) -> tuple[Step, ...]:
+    """The steps of a plan in order.
+
+    Raises:
+        ParameterError: unreadable, no YAML list, or steps with wrong, unknown or repeated entries; all are named.
+    """
+    try:
+        value = yaml.safe_load(file.read_text())
+        steps = tuple(_STEPS.validate_python(value))
+    except OSError as error:
+        raise ParameterError(ROOM, [Reason("plan", f"{str(file)!r} ({error.strerror})", "a readable file")]) from error
+    # A ValidationError is a ValueError as well, like text that is no UTF-8.
+    except ValidationError as error:
+        raise ParameterError(ROOM, list(_invalid(file, error))) from error
+    except (yaml.YAMLError, ValueError) as error:
+        given = f"{str(file)!r} ({' '.join(str(error).split())})"
+        raise ParameterError(ROOM, [Reason("plan", given, "YAML in UTF-8: a list of steps")]) from error
+    if reasons := list(_wrong_names(steps)):
+        raise ParameterError(ROOM, reasons)
+    return steps
+
+
+def chosen(steps: Sequence[Step], only: Sequence[str]) -> tuple[Step, ...]:
+    """The steps that one of the patterns names, all where there is none.
+
+    Args:
+        only: names, or shell patterns such as `h200-sweep-kda-*`.
+
+    Raises:
+        ParameterError: a pattern that no step has.
+    """
+    names = [step.name for step in steps]
+    if unknown := [pattern for pattern in only if not fnmatch.filter(names, pattern)]:
+        raise ParameterError(
+            ROOM, [Reason("only", repr(p), f"a name or pattern of {', '.join(names)}") for p in unknown]
+        )
+    return tuple(step for step in steps if not only or any(fnmatch.fnmatchcase(step.name, p) for p in only))
+
+
+def check_steps(steps: Sequence[Step]) -> None:
+    """Read every notebook's parameters cell and look for every candidate, so that nothing fails after hours.
+
+    Raises:
+        ParameterError: missing files, unknown parameters or wrong types, each with the step's name.
+    """
+    reasons: list[Reason] = []
+    for step in steps:
+        try:
+            if isinstance(step, RunStep):
+                read_parameters(Path(step.notebook)).typed(step.parameters)
+            elif not Path(step.candidate).is_file():
+                raise ParameterError(ROOM, [Reason("candidate", repr(step.candidate), "a file that exists")])
+        except ParameterError as error:
+            reasons += [replace(reason, field=f"{step.name}: {reason.field}") for reason in error.reasons]
+    if reasons:
+        raise ParameterError(ROOM, reasons)
+
+
+def _as_text(value: Any) -> str:
+    """A parameter as `-p` reads it back."""
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _invalid(file: Path, error: ValidationError) -> Iterator[Reason]:
+    for found in error.errors(include_url=False, include_context=False):
+        place = ".".join(str(part) for part in found["loc"] if part not in ("run", "export"))
+        given = "missing" if found["type"] == "missing" else repr(found["input"])[:120]
+        yield Reason(f"{file.name}: {place or 'plan'}", given, found["msg"])
+
+
+def _wrong_names(steps: Sequence[Step]) -> Iterator[Reason]:
+    """A name given twice, or a step that waits for one that does not come before it."""
+    seen: set[str] = set()
+    every = {step.name for step in steps}
+    for step in steps:
+        if step.name in seen:
+            yield Reason("name", repr(step.name), "each name once")
+        late = [name for name in step.needs if name in every - seen]
+        foreign = [name for name in step.after if name not in every]
+        for name in (*late, *foreign):
+            yield Reason(f"{step.name}.{'runs' if name not in step.after else 'after'}", repr(name), "a step above it")
+        seen.add(step.name)
