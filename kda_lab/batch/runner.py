@@ -22,7 +22,8 @@ from kda_lab.errors import ParameterError, Reason
 from kda_lab.run_folder import RunFolder, write_json
 
 PASSED, FAILED, REFUSED, CRASHED = 0, 1, 2, 3
-"""Exit codes: the verdict passed; it failed or is missing; wrong usage; a cell raised, the kernel died or time ran out."""
+"""Exit codes: the verdict passed; it failed or is missing; wrong usage, also where a cell says so; another cell raised,
+the kernel died or time ran out."""
 DEFAULT_TIMEOUT_S = 3600.0
 START_TIMEOUT_S = 120
 
@@ -31,7 +32,7 @@ START_TIMEOUT_S = 120
 class Finish:
     """How the execution of the notebook ended, before its verdict is read."""
 
-    crashed: bool
+    code: int
     sentence: str
     """What went wrong; empty when every cell ran."""
 
@@ -59,7 +60,7 @@ def run_notebook(
         report: write `index.html` and the tables afterwards.
 
     Returns:
-        0 passed, 1 verdict failed or missing, 3 crashed or out of time.
+        0 passed, 1 verdict failed or missing, 2 a cell refused a parameter, 3 crashed or out of time.
 
     Raises:
         ParameterError: wrong notebook, parameter, time limit or folder (exit code 2 in the CLI).
@@ -175,13 +176,15 @@ def _execute(notebook: Path, parameters: dict[str, Any], run: RunFolder, timeout
                 kernel_manager_class=ThisPythonKernelManager,
             )
     except papermill.PapermillExecutionError as error:
-        return Finish(True, f"cell {error.exec_count} raised {error.ename}: {error.evalue}")
+        # A value that only the notebook can judge, such as the name of a kernel, is wrong usage like any other.
+        code = REFUSED if error.ename == ParameterError.__name__ else CRASHED
+        return Finish(code, f"cell {error.exec_count} raised {error.ename}: {error.evalue}")
     except nbclient.exceptions.CellTimeoutError:
-        return Finish(True, f"stopped after {timeout_s:g} s; run the same command again to go on from its records")
+        return Finish(CRASHED, f"stopped after {timeout_s:g} s; run the same command again to go on from its records")
     # DeadKernelError and "Kernel didn't respond" or "Kernel died before replying" are RuntimeErrors.
     except RuntimeError as error:
-        return Finish(True, f"the kernel process died: {error}")
-    return Finish(False, "")
+        return Finish(CRASHED, f"the kernel process died: {error}")
+    return Finish(PASSED, "")
 
 
 def _judge(run: RunFolder, finish: Finish) -> tuple[int, str]:
@@ -197,8 +200,8 @@ def _judge(run: RunFolder, finish: Finish) -> tuple[int, str]:
         return CRASHED, f"verdict.json holds {type(verdict).__name__}; allowed: one object with `passed` and `sentence`"
     if verdict.get("passed") is False:
         return FAILED, str(verdict.get("sentence", "failed"))
-    if finish.crashed:
-        return CRASHED, finish.sentence
+    if finish.code != PASSED:
+        return finish.code, finish.sentence
     if verdict.get("passed") is True:
         return PASSED, str(verdict.get("sentence", "passed"))
     return FAILED, "no verdict: every cell ran, but none wrote verdict.json"

@@ -16,7 +16,7 @@ import nbformat
 import pytest
 
 from kda_lab.batch import runner
-from kda_lab.batch.runner import CRASHED, FAILED, PASSED, run_notebook
+from kda_lab.batch.runner import CRASHED, FAILED, PASSED, REFUSED, run_notebook
 from kda_lab.errors import ParameterError
 from kda_lab.run_folder import write_json
 
@@ -63,6 +63,13 @@ def test_raising_cell_is_exit_3_and_its_outputs_are_kept(tmp_path: Path, make_no
     assert run_notebook(notebook, {}, tmp_path / "run", report=False) == CRASHED
     assert "before" in (tmp_path / "run" / "executed.ipynb").read_text()
     assert "raised KeyError: 'lost'" in (tmp_path / "run" / "log.txt").read_text()
+
+
+def test_parameter_that_a_cell_refuses_is_exit_2(tmp_path: Path, make_notebook: Make) -> None:
+    """A value of the right type that only the notebook can judge is wrong usage, not a crash."""
+    cell = "from kda_lab.errors import ParameterError, Reason\nraise ParameterError('toy', [Reason('rows', '3', 'even numbers')])"
+    assert run_notebook(make_notebook(cell), {}, tmp_path / "run", report=False) == REFUSED
+    assert "toy: rows is 3; allowed: even numbers." in (tmp_path / "run" / "log.txt").read_text()
 
 
 def test_dead_kernel_is_exit_3(tmp_path: Path, make_notebook: Make) -> None:
