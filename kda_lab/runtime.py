@@ -88,6 +88,13 @@ def environment_token() -> tuple[Any, ...]:
     return (*map(raw.get, _ENVIRONMENT_KEYS), *_faithful)
 
 
+def visible_gpus() -> tuple[str, ...]:
+    """The GPUs of this process, each as CUDA_VISIBLE_DEVICES would name it alone; empty where there is none."""
+    named = os.environ.get("CUDA_VISIBLE_DEVICES", "").replace(" ", "")
+    count = torch.cuda.device_count()
+    return tuple(named.split(","))[:count] if named else tuple(map(str, range(count)))
+
+
 def project_path(path: str | Path) -> Path:
     """A path below the project: absolute ones stay, others start at the nearest checkout above the working folder.
 

@@ -119,3 +119,24 @@ def test_unknown_variables_are_the_projects_names_that_nobody_reads(monkeypatch:
     before = runtime.unknown_variables()
     monkeypatch.setenv("KDA_LAB_KERNELS", "x")
     assert set(runtime.unknown_variables()) - set(before) == {"KDA_LAB_KERNELS"}
+
+
+@pytest.mark.parametrize(
+    ("named", "count", "found"),
+    [
+        (None, 0, ()),
+        (None, 2, ("0", "1")),
+        ("3, 5", 2, ("3", "5")),
+        ("GPU-1f,MIG-2", 2, ("GPU-1f", "MIG-2")),
+        ("7,9", 1, ("7",)),
+    ],
+)
+def test_visible_gpus_are_named_as_the_environment_names_them(
+    monkeypatch: pytest.MonkeyPatch, named: str | None, count: int, found: tuple[str, ...]
+) -> None:
+    """A child that is given one of them sees the same GPU; CUDA ignores what follows the first it does not know."""
+    monkeypatch.setattr("torch.cuda.device_count", lambda: count)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if named is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
+    assert runtime.visible_gpus() == found

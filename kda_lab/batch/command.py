@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 CPU = "cpu"
 STOP_S = 10.0
-VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 def batch(
@@ -81,15 +80,14 @@ class Child:
     """
 
     def __init__(self, command: tuple[str, ...], log: Path, lane: str) -> None:
-        seen = {} if lane == CPU else {VISIBLE: lane}
+        seen = () if lane == CPU else ("env", f"CUDA_VISIBLE_DEVICES={lane}")
         with log.open("wb") as stream:
             # A session of its own, so that stopping reaches whatever the step has started.
             self._process = subprocess.Popen(
-                command,
+                (*seen, *command),
                 stdin=subprocess.DEVNULL,
                 stdout=stream,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, **seen},
                 start_new_session=True,
             )
 
@@ -128,11 +126,9 @@ def _lanes(gpus: str) -> tuple[str, ...]:
         if not all(part.isdigit() for part in found) or len(set(found)) != len(found):
             raise ParameterError("batch", [Reason("gpus", repr(gpus), "different whole numbers, such as 0,1")])
         return found
-    if visible := os.environ.get(VISIBLE):
-        return tuple(visible.split(","))
-    import torch  # lazy: seconds
+    from kda_lab.runtime import visible_gpus  # lazy: torch
 
-    return tuple(str(number) for number in range(torch.cuda.device_count())) or (CPU,)
+    return visible_gpus() or (CPU,)
 
 
 def _after(command: str) -> None:

@@ -23,11 +23,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, TypeAdapter, ValidationError
 
 from kda_lab.batch.parameters import read_parameters
-from kda_lab.errors import ParameterError, Reason
+from kda_lab.errors import ParameterError, Reason, RefereeError
+from kda_lab.referee.readers.text import complaint
+from kda_lab.referee.readers.yaml_tree import Tree, read_tree
 
 ROOM = "batch"
 KDA_LAB = (sys.executable, "-m", "kda_lab.cli")
@@ -103,16 +104,13 @@ def read_plan(file: Path) -> tuple[Step, ...]:
         ParameterError: unreadable, no YAML list, or steps with wrong, unknown or repeated entries; all are named.
     """
     try:
-        value = yaml.safe_load(file.read_text())
-        steps = tuple(_STEPS.validate_python(value))
-    except OSError as error:
-        raise ParameterError(ROOM, [Reason("plan", f"{str(file)!r} ({error.strerror})", "a readable file")]) from error
-    # A ValidationError is a ValueError as well, like text that is no UTF-8.
+        tree = read_tree(file)
+    except RefereeError as error:
+        raise ParameterError(ROOM, error.reasons or str(error).split(": ", 1)[1]) from error
+    try:
+        steps = tuple(_STEPS.validate_python(tree.value))
     except ValidationError as error:
-        raise ParameterError(ROOM, list(_invalid(file, error))) from error
-    except (yaml.YAMLError, ValueError) as error:
-        given = f"{str(file)!r} ({' '.join(str(error).split())})"
-        raise ParameterError(ROOM, [Reason("plan", given, "YAML in UTF-8: a list of steps")]) from error
+        raise ParameterError(ROOM, list(_invalid(tree, error))) from error
     if reasons := list(_wrong_names(steps)):
         raise ParameterError(ROOM, reasons)
     return steps
@@ -159,11 +157,13 @@ def _as_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def _invalid(file: Path, error: ValidationError) -> Iterator[Reason]:
-    for found in error.errors(include_url=False, include_context=False):
-        place = ".".join(str(part) for part in found["loc"] if part not in ("run", "export"))
-        given = "missing" if found["type"] == "missing" else repr(found["input"])[:120]
-        yield Reason(f"{file.name}: {place or 'plan'}", given, found["msg"])
+def _invalid(tree: Tree, error: ValidationError) -> Iterator[Reason]:
+    for item in error.errors(include_url=False):
+        located, given, allowed = complaint(item)
+        # Pydantic puts the kind of the step behind its number; the file has no such level.
+        place = (*located[:1], *located[2:])
+        field = ".".join(map(str, place)) or "plan"
+        yield Reason(f"{tree.path}:{tree.line(place)}: {field}", given, allowed)
 
 
 def _wrong_names(steps: Sequence[Step]) -> Iterator[Reason]:

@@ -23,9 +23,9 @@ EXPORT = {"name": "kernel", "candidate": "c.py", "runs": ["replay"], "seconds": 
 
 
 def written(folder: Path, value: Any) -> Path:
-    """A plan file."""
+    """A plan file; through JSON, so that nothing is written as an alias."""
     file = folder / "plan.yaml"
-    file.write_text(value if isinstance(value, str) else yaml.safe_dump(value, sort_keys=False))
+    file.write_text(value if isinstance(value, str) else yaml.safe_dump(json.loads(json.dumps(value)), sort_keys=False))
     return file
 
 
@@ -66,11 +66,16 @@ def test_every_parameter_comes_back_as_it_was(value: Any) -> None:
 @pytest.mark.parametrize(
     ("value", "words"),
     [
-        ("a: [", r"plan is '.*plan\.yaml' \(while parsing.*\); allowed: YAML in UTF-8: a list of steps"),
-        ({"name": "x"}, r"plan\.yaml: plan is .*Input should be a valid list"),
-        ([{"name": "x", "seconds": 1}], r"plan\.yaml: 0\.notebook is missing"),
-        ([REPLAY | {"notebok": 1}], r"0\.notebok is 1; allowed: Extra inputs are not permitted"),
-        ([REPLAY | {"seconds": 0}, EXPORT | {"runs": []}], r"0\.seconds is 0; .*1\.runs is \(?\[?\]?\)?; "),
+        ("a: [", r"plan\.yaml:\d: YAML is .*; allowed: one well-formed YAML document"),
+        ("- name: a\n  name: b", r"plan\.yaml:2: key is 'name'; allowed: a text, each once in a mapping"),
+        ({"name": "x"}, r"plan\.yaml:1: plan is .*Input should be a valid list"),
+        ([3], r"plan\.yaml:1: 0 is 3; "),
+        ([{"name": "x", "seconds": 1}], r"plan\.yaml:1: 0\.notebook is missing"),
+        ([REPLAY | {"notebok": 1}], r"plan\.yaml:4: 0\.notebok is 1; allowed: Extra inputs are not permitted"),
+        (
+            [REPLAY | {"seconds": 0}, EXPORT | {"runs": []}],
+            r"yaml:3: 0\.seconds is 0; .*yaml:6: 1\.runs is .*at least 1",
+        ),
         ([REPLAY | {"seconds": float("inf")}], r"0\.seconds is inf"),
         ([REPLAY | {"name": "../up"}], r"0\.name is '\.\./up'"),
         ([REPLAY, REPLAY], r"name is 'replay'; allowed: each name once"),
@@ -93,10 +98,10 @@ def test_an_export_may_cite_runs_that_were_made_before(tmp_path: Path) -> None:
 
 def test_a_missing_file_and_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
     """Both name the file."""
-    with pytest.raises(ParameterError, match=r"gone\.yaml' \(No such file"):
+    with pytest.raises(ParameterError, match=r"gone\.yaml' does not exist"):
         read_plan(tmp_path / "gone.yaml")
     (tmp_path / "bytes.yaml").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(ParameterError, match=r"bytes\.yaml' \("):
+    with pytest.raises(ParameterError, match=r"bytes\.yaml"):
         read_plan(tmp_path / "bytes.yaml")
 
 
