@@ -354,7 +354,6 @@ def kernels_explain(
 ) -> None:
     """Say which kernel a call of these shapes would get on a GPU, and why the others would not; needs no GPU."""
     from kda_lab.dispatch.dispatcher import DISPATCHER  # lazy: torch
-    from kda_lab.dispatch.kda_shapes import demands_of_facts  # lazy: torch
     from kda_lab.ops.registry import load_op  # lazy: torch
 
     spec = load_op(op).spec
@@ -364,7 +363,7 @@ def kernels_explain(
             "cli", [Reason("kernels of " + op, repr(kernel or "none"), "an exported kernel", "Export one first.")]
         )
     facts = _imagined(contracts[0], pairs(axis or [], "--axis"), pairs(scalar or [], "--scalar"), capability, dtype)
-    typer.echo(str(DISPATCHER.explain_facts(spec, facts, kernel or None, demands_of_facts(spec, facts))))
+    typer.echo(str(DISPATCHER.explain_facts(spec, facts, kernel or None)))
 
 
 def _imagined(

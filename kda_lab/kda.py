@@ -18,7 +18,7 @@ import torch
 from kda_lab.contracts.predicate import show
 from kda_lab.dispatch.dispatcher import DISPATCHER
 from kda_lab.dispatch.explanation import Explanation
-from kda_lab.dispatch.kda_shapes import SPECS, demands
+from kda_lab.dispatch.kda_shapes import SPECS
 from kda_lab.dispatch.statistics import Statistics
 from kda_lab.errors import ParameterError, Reason
 from kda_lab.ops.kda_attn_residuals.spec import SPEC as ATTN_RESIDUALS
@@ -69,7 +69,7 @@ def packed_decode(
     Source:    source thread (sglang PR 32890). Code: written here.
     """
     tensors = (mixed_qkv, a, b, a_log, dt_bias, state, state_indices)
-    return _call(PACKED_DECODE, tensors, {"lower_bound": lower_bound}, {"out": out}, kernel)
+    return DISPATCHER.call(PACKED_DECODE, tensors, {"lower_bound": lower_bound}, {"out": out}, kernel)
 
 
 def fused_decode(
@@ -109,7 +109,7 @@ def fused_decode(
     """
     tensors = (mixed_qkv, conv_state, conv_weight, a, b, a_log, dt_bias, gate, norm_weight, state, state_indices)
     scalars = {"lower_bound": lower_bound, "epsilon": epsilon}
-    return _call(FUSED_DECODE, tensors, scalars, {"out": out}, kernel)
+    return DISPATCHER.call(FUSED_DECODE, tensors, scalars, {"out": out}, kernel)
 
 
 def verify_snapshots(
@@ -148,7 +148,7 @@ def verify_snapshots(
     """
     tensors = (mixed_qkv, conv_state, conv_weight, a, b, a_log, dt_bias, state, state_indices)
     outputs = {"out": out, "windows": windows, "snapshots": snapshots}
-    return _call(VERIFY_SNAPSHOTS, tensors, {"lower_bound": lower_bound}, outputs, kernel)
+    return DISPATCHER.call(VERIFY_SNAPSHOTS, tensors, {"lower_bound": lower_bound}, outputs, kernel)
 
 
 def verify_ring(
@@ -188,7 +188,7 @@ def verify_ring(
     tensors = (mixed_qkv, conv_state, conv_weight, a, b, a_log, dt_bias, state, state_indices)
     rings = {"ring_k": ring_k, "ring_v": ring_v, "ring_g": ring_g, "ring_beta": ring_beta}
     outputs = {"out": out, "windows": windows, **rings}
-    return _call(VERIFY_RING, tensors, {"lower_bound": lower_bound}, outputs, kernel)
+    return DISPATCHER.call(VERIFY_RING, tensors, {"lower_bound": lower_bound}, outputs, kernel)
 
 
 def fold(
@@ -218,7 +218,7 @@ def fold(
     Source:    as `packed_decode`.
     """
     tensors = (ring_k, ring_v, ring_g, ring_beta, state, state_indices, accepted)
-    return _call(FOLD, tensors, {}, {}, kernel)
+    return DISPATCHER.call(FOLD, tensors, {}, {}, kernel)
 
 
 def replay_decode(
@@ -264,7 +264,7 @@ def replay_decode(
     tensors = (mixed_qkv, a, b, a_log, dt_bias, state, ring_d, ring_k, ring_g, write_positions, state_indices)
     flags = {"circular": circular, "predecayed": predecayed, "force_flush": force_flush}
     scalars = {"lower_bound": lower_bound, **flags}
-    return _call(REPLAY_DECODE, tensors, scalars, {"out": out}, kernel)
+    return DISPATCHER.call(REPLAY_DECODE, tensors, scalars, {"out": out}, kernel)
 
 
 def chunk_prefill(
@@ -303,7 +303,7 @@ def chunk_prefill(
     Source:    as `packed_decode`.
     """
     tensors = (q, k, v, a, beta, a_log, dt_bias, cu_seqlens, state, state_indices, has_state)
-    return _call(CHUNK_PREFILL, tensors, {"lower_bound": lower_bound}, {"out": out}, kernel)
+    return DISPATCHER.call(CHUNK_PREFILL, tensors, {"lower_bound": lower_bound}, {"out": out}, kernel)
 
 
 def attn_residuals(
@@ -340,7 +340,7 @@ def attn_residuals(
     """
     tensors = (bank, prefix, delta, score_weight, out_weight)
     scalars = {"valid": valid, "write_prefix": write_prefix, "add_delta": add_delta, "epsilon": epsilon}
-    return _call(ATTN_RESIDUALS, tensors, scalars, {"out": out}, kernel)
+    return DISPATCHER.call(ATTN_RESIDUALS, tensors, scalars, {"out": out}, kernel)
 
 
 def explain(
@@ -363,10 +363,7 @@ def explain(
     if op not in OPS:
         raise ParameterError("kda", [Reason("op", show(op), ", ".join(map(repr, OPS)))])
     spec = OPS[op]
-    every, given = {**dict.fromkeys(spec.scalars), **(scalars or {})}, dict(outputs or {})
-    absent = dict.fromkeys((*spec.tensors, *spec.outputs))
-    found = demands(spec.name, {**absent, **dict(zip(spec.tensors, tensors, strict=False)), **every, **given})
-    return DISPATCHER.explain(spec, tensors, every, given, kernel, found)
+    return DISPATCHER.explain(spec, tensors, {**dict.fromkeys(spec.scalars), **(scalars or {})}, outputs or {}, kernel)
 
 
 def prepare() -> tuple[str, ...]:
@@ -386,12 +383,3 @@ def statistics() -> Statistics:
 def reset_statistics() -> None:
     """Put every count back to zero."""
     DISPATCHER.reset_statistics()
-
-
-def _call(
-    spec: OpSpec, tensors: Sequence[Any], scalars: Mapping[str, Any], outputs: Mapping[str, Any], kernel: str | None
-) -> Any:
-    def rules() -> tuple[Reason, ...]:
-        return demands(spec.name, {**dict(zip(spec.tensors, tensors, strict=True)), **scalars, **outputs})
-
-    return DISPATCHER.call(spec, tensors, scalars, outputs, kernel, rules=rules)

@@ -6,14 +6,11 @@ call is imported when a call first selects it.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from kda_lab.dispatch.dispatcher import DISPATCHER
 from kda_lab.dispatch.explanation import Explanation
 from kda_lab.dispatch.statistics import Statistics
-from kda_lab.errors import Reason
 from kda_lab.ops.nvfp4_gemm.spec import SPEC
 
 __all__ = ["explain_gemm", "gemm", "prepare", "reset_statistics", "statistics"]
@@ -66,7 +63,7 @@ def gemm(
     Source:    formula, layouts and contract: source thread (sglang PR 36865). Code: written here.
     """
     tensors = (x_fp4, weight, x_sf, weight_sf, alpha)
-    return DISPATCHER.call(SPEC, tensors, {"out_dtype": out_dtype}, {"out": out}, kernel, _demands(out, out_dtype))
+    return DISPATCHER.call(SPEC, tensors, {"out_dtype": out_dtype}, {"out": out}, kernel)
 
 
 def explain_gemm(
@@ -89,7 +86,7 @@ def explain_gemm(
         KernelLoadError: a contract is broken.
     """
     tensors = (x_fp4, weight, x_sf, weight_sf, alpha)
-    return DISPATCHER.explain(SPEC, tensors, {"out_dtype": out_dtype}, {"out": out}, kernel, _demands(out, out_dtype))
+    return DISPATCHER.explain(SPEC, tensors, {"out_dtype": out_dtype}, {"out": out}, kernel)
 
 
 def prepare() -> tuple[str, ...]:
@@ -115,13 +112,3 @@ def statistics() -> Statistics:
 def reset_statistics() -> None:
     """Put every count back to zero."""
     DISPATCHER.reset_statistics()
-
-
-def _demands(out: Any, out_dtype: Any) -> tuple[Reason, ...]:
-    """What the op itself demands of every call, whatever kernels there are."""
-    # Wrong types are left to the contracts, which name them.
-    if out is None or not isinstance(out, torch.Tensor) or not isinstance(out_dtype, torch.dtype):
-        return ()
-    if out.dtype == out_dtype:
-        return ()
-    return (Reason("out.dtype", str(out.dtype), f"{out_dtype}, which is out_dtype", "Pass out_dtype=out.dtype."),)

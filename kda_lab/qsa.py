@@ -94,9 +94,8 @@ def packed_decode(
     Source:    formula and contract: source thread (sglang PR 36845). Code: written here.
     """
     scalars = {"max_seqlen_k": max_seqlen_k, "softmax_scale": softmax_scale, "max_seqlen_q": max_seqlen_q}
-    demands = _demands(max_seqlen_q)
     tensors = (q, k, v, cu_seqlens_q, cu_seqlens_k)
-    return DISPATCHER.call(SPEC, tensors, scalars, {"out": out}, kernel, demands)
+    return DISPATCHER.call(SPEC, tensors, scalars, {"out": out}, kernel)
 
 
 def explain_packed_decode(
@@ -121,9 +120,8 @@ def explain_packed_decode(
         KernelLoadError: a contract is broken.
     """
     scalars = {"max_seqlen_k": max_seqlen_k, "softmax_scale": softmax_scale, "max_seqlen_q": max_seqlen_q}
-    demands = _demands(max_seqlen_q)
     tensors = (q, k, v, cu_seqlens_q, cu_seqlens_k)
-    return DISPATCHER.explain(SPEC, tensors, scalars, {"out": out}, kernel, demands)
+    return DISPATCHER.explain(SPEC, tensors, scalars, {"out": out}, kernel)
 
 
 def compress_keys(
@@ -225,9 +223,7 @@ def topk_blocks(
     Launch:    as `compress_keys`.
     Source:    sglang, QSA indexer. Code: written here.
     """
-    return DISPATCHER.call(
-        TOPK_BLOCKS, (scores, lengths), {"k": k}, {"blocks": blocks}, kernel, _width_demands("blocks", blocks, k)
-    )
+    return DISPATCHER.call(TOPK_BLOCKS, (scores, lengths), {"k": k}, {"blocks": blocks}, kernel)
 
 
 def expand_blocks(
@@ -256,12 +252,7 @@ def expand_blocks(
     Launch:    as `compress_keys`.
     Source:    sglang, QSA metadata. Code: written here.
     """
-    demands: tuple[Reason, ...] = ()
-    if isinstance(blocks, torch.Tensor) and blocks.dim() == 2 and type(ratio) is int:
-        demands = _width_demands("tokens", tokens, blocks.shape[1] * ratio + ratio - 1)
-    return DISPATCHER.call(
-        EXPAND_BLOCKS, (blocks, lengths, positions), {"ratio": ratio}, {"tokens": tokens}, kernel, demands
-    )
+    return DISPATCHER.call(EXPAND_BLOCKS, (blocks, lengths, positions), {"ratio": ratio}, {"tokens": tokens}, kernel)
 
 
 def compact_kv(
@@ -381,19 +372,3 @@ def statistics() -> Statistics:
 def reset_statistics() -> None:
     """Put every count back to zero."""
     DISPATCHER.reset_statistics()
-
-
-def _width_demands(name: str, out: Any, columns: int) -> tuple[Reason, ...]:
-    """A reason where a given output has another number of columns than the scalars say; other faults are a contract's."""
-    if not isinstance(out, torch.Tensor) or out.dim() != 2 or out.shape[1] == columns:
-        return ()
-    return (Reason(f"{name}.shape[1]", repr(out.shape[1]), str(columns)),)
-
-
-def _demands(max_seqlen_q: Any) -> tuple[Reason, ...]:
-    """What the op itself demands of every call, whatever kernels there are."""
-    # The type first: comparing a tensor would read the device.
-    if type(max_seqlen_q) is int and max_seqlen_q == 1:
-        return ()
-    remedy = "QSA requires max_seqlen_q=1: one query row a sequence."
-    return (Reason("max_seqlen_q", show(max_seqlen_q), "1", remedy),)

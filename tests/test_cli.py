@@ -257,6 +257,30 @@ def test_explain_asks_the_rules_of_the_op(op: str, axes: dict[str, int], scalars
     assert ("raises ContractError" in result.output) == ("allowed" in words)
 
 
+QSA = {"B": 4, "HQ": 24, "HKV": 2, "N": 64}
+GEMM = {"M": 8, "N": 18432, "K": 2560}
+
+
+@pytest.mark.parametrize(
+    ("op", "axes", "scalars", "words"),
+    [
+        ("qsa.packed_decode", QSA, ["max_seqlen_q=1"], "kernel qsa_packed_decode_clustered"),
+        ("qsa.packed_decode", QSA, ["max_seqlen_q=2"], "every kernel: max_seqlen_q is 2; allowed: 1. QSA requires"),
+        ("qsa.packed_decode", QSA, ["max_seqlen_q=true"], "every kernel: max_seqlen_q is True; allowed: 1."),
+        ("nvfp4.gemm", GEMM, ["out_dtype=bfloat16"], "kernel nvfp4_gemm_streamed"),
+        ("nvfp4.gemm", GEMM, ["out_dtype=float32"], "kernel nvfp4_gemm_streamed"),
+    ],
+)
+def test_explain_asks_the_rules_of_other_doors(op: str, axes: dict[str, int], scalars: list[str], words: str) -> None:
+    """One query row a sequence is QSA's own demand; an imagined output has the dtype that is asked for."""
+    given = [*scalars, "max_seqlen_k=2051"] if op == "qsa.packed_decode" else scalars
+    asked = [part for n, extent in axes.items() for part in ("--axis", f"{n}={extent}")]
+    asked += [part for value in given for part in ("--scalar", value)]
+    result = run("kernels", "explain", op, "--capability", "9.0", *asked)
+    assert result.exit_code == 0 and words in result.output, result.output
+    assert ("raises ContractError" in result.output) == ("allowed" in words)
+
+
 def test_explain_without_a_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before any export there is nothing to explain, and the message says what to do."""
     monkeypatch.setattr(dispatcher, "DISPATCHER", Dispatcher(tmp_path))

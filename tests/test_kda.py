@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import re
 import subprocess
 import sys
@@ -14,8 +15,9 @@ import torch
 
 from kda_lab import kda
 from kda_lab.captures.kda import kda_ops
+from kda_lab.contracts.facts import CallFacts
 from kda_lab.dispatch.dispatcher import DISPATCHER, Dispatcher
-from kda_lab.errors import ContractError, ParameterError
+from kda_lab.errors import ContractError, ParameterError, Reason
 from kda_lab.ops.protocol import Call
 from kda_lab.ops.registry import load_op
 from kda_lab.timing.recheck import poison
@@ -25,8 +27,6 @@ OPS = tuple(kda.OPS)
 HEAVY = ("triton", "flashinfer", "fla", "scipy", "pandas", "matplotlib", "IPython", "papermill", "pyarrow")
 LABORATORY = ("verify", "timing", "report", "export", "batch", "captures", "cli", "interpreter", "ops.registry")
 LIST_MODULES = "import sys, {name}; print(' '.join(sorted(sys.modules)))"
-REAL_RULES = kda.demands
-"""The module's own, before a test puts another in its place."""
 
 
 def loaded_by(name: str) -> set[str]:
@@ -107,23 +107,54 @@ def test_a_function_passes_every_argument_on(name: str, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("name", OPS)
-def test_a_function_asks_the_rules_of_its_op(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every argument goes to the op's own rules by name, and what they say refuses the call."""
-    seen: dict[str, Any] = {}
+def test_a_function_asks_the_rule_of_its_op(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The facts of every argument reach the rule under its op's name, and what it says refuses the call."""
+    spec, seen = kda.OPS[name], []
 
-    def rules(op: str, arguments: dict[str, Any]) -> tuple[Any, ...]:
-        seen.update({"op": op, **arguments})
-        return REAL_RULES("kda.packed_decode", {"state": None, "mixed_qkv": None, "a": None, "lower_bound": 1.0})
+    def rule(facts: CallFacts) -> list[Reason]:
+        seen.append(facts)
+        return [Reason("weather", "rain", "sun")]
 
-    monkeypatch.setattr(kda, "demands", rules)
-    monkeypatch.setattr(kda, "DISPATCHER", Dispatcher())  # nothing is cached there yet, nor is this refusal elsewhere
+    monkeypatch.setattr(kda, "DISPATCHER", Dispatcher(rules={spec.name: rule}))
     tensors, keywords = given(small_call(name))
-    with pytest.raises(ContractError, match=r"lower_bound is 1\.0; allowed: None, or a float >= -5 and below 0"):
+    with pytest.raises(ContractError, match="weather is rain; allowed: sun"):
         getattr(kda, name)(*tensors, **keywords)
-    spec = kda.OPS[name]
-    assert seen.pop("op") == spec.name
-    assert set(seen) == {*spec.tensors, *spec.scalars, *spec.outputs}
-    assert all(seen[n] is t for n, t in zip(spec.tensors, tensors, strict=True))
+    (facts,) = seen
+    assert set(facts.tensors) == {*spec.tensors, *spec.outputs}
+    assert set(facts.scalars) == set(spec.scalars)
+    assert all(facts.tensors[n].shape == tuple(t.shape) for n, t in zip(spec.tensors, tensors, strict=True))
+
+
+@pytest.mark.parametrize("name", [name for name in OPS if len(kda.OPS[name].outputs) > 1])
+def test_two_written_tensors_in_one_place_are_refused(name: str) -> None:
+    """Any two that a call writes, updated in place or given: refused by name, nothing written, and served apart."""
+    call = small_call(name)
+    tensors, keywords = given(call)
+    if name == "attn_residuals":
+        keywords.update(write_prefix=True, add_delta=True, valid=0)
+    written = {n: t for n, t in call.outputs.items() if t.numel()}
+    for one, other in itertools.combinations(written, 2):
+        room = torch.zeros(max(t.numel() * t.element_size() for t in written.values()), dtype=torch.uint8)
+        both = {n: room.view(written[n].dtype)[: written[n].numel()].view(written[n].shape) for n in (one, other)}
+        mine = [both.get(n, t) for n, t in zip(kda.OPS[name].tensors, tensors, strict=True)]
+        own = {n: both.get(n, v) for n, v in keywords.items()}
+        with pytest.raises(ContractError, match=rf"({one}|{other}) is the memory of ({one}|{other}); allowed"):
+            getattr(kda, name)(*mine, **own)
+        assert not room.any()
+    getattr(kda, name)(*tensors, **keywords)
+    kda.reset_statistics()
+
+
+def test_what_is_only_read_may_be_given_twice() -> None:
+    """Neither bank nor stream is written here, so the stream may be the bank's first snapshot."""
+    tensors, keywords = given(small_call("attn_residuals"))
+    keywords.update(write_prefix=False, add_delta=False, valid=1)
+    tensors[1] = tensors[0][:, 0]
+    scalars = {n: v for n, v in keywords.items() if n != "out"}
+    assert "is the memory of" not in str(kda.explain("attn_residuals", tensors, scalars))
+    assert "prefix is the memory of bank" in str(
+        kda.explain("attn_residuals", tensors, {**scalars, "write_prefix": True, "add_delta": True})
+    )
 
 
 @pytest.mark.parametrize("name", OPS)

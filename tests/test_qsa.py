@@ -88,7 +88,7 @@ def test_door_passes_every_argument_on(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(a is b for a, b in zip(seen["tensors"], tensors, strict=True))
     assert seen["scalars"] == {"max_seqlen_k": 7, "softmax_scale": 0.5, "max_seqlen_q": 1}
     assert seen["outputs"]["out"] is out
-    assert (seen["kernel"], seen["demands"]) == ("grouped", ())
+    assert seen["kernel"] == "grouped"
 
 
 def test_signature_is_that_of_the_op() -> None:
@@ -243,6 +243,31 @@ def test_a_buffer_of_another_width_is_refused() -> None:
         qsa.topk_blocks(torch.zeros(2, 8), lengths, k=4, blocks=wide)
     with pytest.raises(ContractError, match=r"tokens\.shape\[1\] is 5; allowed: 11"):
         qsa.expand_blocks(torch.zeros(2, 2, dtype=torch.int32), lengths, lengths, tokens=wide)
+
+
+def test_a_buffer_given_twice_is_refused() -> None:
+    """Two outputs in one buffer would lose one; the same call with two buffers is served, before and behind it."""
+    call = stage_call("compact_kv")
+    tensors, packed = tuple(call.inputs.values()), call.outputs["packed_k"]
+    for other in (packed.clone(), packed, packed.clone()):
+        before = packed.clone()
+        if other is packed:
+            with pytest.raises(ContractError, match=r"packed_v is the memory of packed_k; allowed: memory of its own"):
+                qsa.compact_kv(*tensors, packed_k=packed, packed_v=other)
+            assert torch.equal(packed, before)
+        else:
+            qsa.compact_kv(*tensors, packed_k=packed, packed_v=other)
+    outputs = {"packed_k": packed, "packed_v": packed}
+    assert "packed_v is the memory of packed_k" in str(qsa.explain("compact_kv", tensors, {}, outputs))
+    qsa.reset_statistics()
+
+
+def test_explain_asks_the_rules_of_a_stage() -> None:
+    """What a function refuses by the op's own rule, its explanation refuses in the same words."""
+    lengths, wide = torch.zeros(2, dtype=torch.int32), torch.zeros(2, 5, dtype=torch.int32)
+    text = str(qsa.explain("topk_blocks", (torch.zeros(2, 8), lengths), {"k": 4}, {"blocks": wide}))
+    assert text.startswith("qsa.topk_blocks: raises ContractError")
+    assert "every kernel: blocks.shape[1] is 5; allowed: 4." in text
 
 
 def test_an_unknown_stage_cannot_be_explained() -> None:

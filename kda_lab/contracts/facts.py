@@ -86,6 +86,8 @@ class CallFacts:
     """Arguments given for a tensor that are no strided tensors: name to a word for what they are."""
     interpreted: bool = False
     """All tensors on a CPU, in a process whose Triton interpreter was mended and proved."""
+    same_start: Mapping[str, str] = field(default_factory=dict)
+    """Tensors with elements that begin at the address of one before them: name to the name of the first that does."""
 
 
 def alignment_of(address: int) -> int:
@@ -123,6 +125,8 @@ def call_facts(
     facts: dict[str, TensorFacts] = {}
     foreign: dict[str, str] = {}
     device = None
+    starts: dict[int, str] = {}
+    same_start: dict[str, str] = {}
     for name, value in {**tensors, **(outputs or {})}.items():
         if value is None:
             continue
@@ -134,8 +138,12 @@ def call_facts(
             foreign[name] = f"a tensor of layout {value.layout}"
         else:
             facts[name] = tensor_facts(value)
+            first = starts.setdefault(value.data_ptr(), name)
+            # Address 0 is that of tensors without elements, and of those without memory.
+            if first != name and value.data_ptr():
+                same_start[name] = first
             if device is None and value.device.type == "cuda" and name in spec.tensors:
                 device = value.device
     capability = None if device is None else runtime.capability(device)
     interpreted = runtime.interpreter_faithful() and all(f.device_type == "cpu" for f in facts.values())
-    return CallFacts(facts, dict(scalars), capability, foreign, interpreted)
+    return CallFacts(facts, dict(scalars), capability, foreign, interpreted, same_start)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -24,6 +25,8 @@ def imagined_call(
 ) -> CallFacts:
     """Facts of a call whose tensors are laid out as the contract wants them, all on one GPU, aligned.
 
+    A scalar `out_dtype` is the dtype of the tensor `out`, and so for any other name.
+
     Args:
         contract: gives the shapes and layouts, and the first dtype of each tensor.
         axes: extent of every axis of the contract.
@@ -34,9 +37,13 @@ def imagined_call(
     Raises:
         ParameterError: an axis is missing, or is no multiple of what a shape divides it by.
     """
-    tensors = {name: _imagined_tensor(name, gate, axes, float_dtype) for name, gate in contract.tensors.items()}
     kinds = {name: gate.kind for name, gate in contract.scalars.items()}
     values = {name: _dtype(value) if kinds.get(name) == "dtype" else value for name, value in scalars.items()}
+    tensors = {name: _imagined_tensor(name, gate, axes, float_dtype) for name, gate in contract.tensors.items()}
+    for name in tensors:
+        asked = values.get(f"{name}_dtype")
+        if isinstance(asked, torch.dtype):
+            tensors[name] = replace(tensors[name], dtype=str(asked).removeprefix("torch."))
     return CallFacts(tensors, values, capability)
 
 

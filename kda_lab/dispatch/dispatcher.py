@@ -1,8 +1,9 @@
 """Selection of an exported kernel for each call: forced, then matching, then the op's fallback chain.
 
 A selection is made once for each set of static properties (dtype, shape, strides, device and
-alignment of every tensor, scalars, forced kernel, environment) and then found in a cache. The
-cached path reads no device memory, never synchronises and allocates nothing on a device.
+alignment of every tensor, which of them begin at one address, scalars, forced kernel, environment)
+and then found in a cache. Op rules, contracts and fallbacks are asked when it is made. The cached
+path reads no device memory, never synchronises and allocates nothing on a device.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 import torch
 
 from kda_lab import runtime
-from kda_lab.contracts.facts import ALIGNMENT_LIMIT_BYTES, CallFacts, call_facts
+from kda_lab.contracts.facts import ALIGNMENT_LIMIT_BYTES, CallFacts, alignment_of, call_facts
 from kda_lab.dispatch.explanation import Explanation
 from kda_lab.dispatch.fallback import FallbackFunction, chain_reasons
 from kda_lab.dispatch.flashinfer_fp4 import MM_FP4
@@ -29,6 +30,7 @@ from kda_lab.dispatch.loader import KernelFolder, LoadedKernel, load_kernel, rea
 from kda_lab.dispatch.qsa_attention import PAGED_DECODE
 from kda_lab.dispatch.qsa_index import BLOCK_SCORES, COMPRESS_KEYS
 from kda_lab.dispatch.qsa_selection import COMPACT_KV, EXPAND_BLOCKS, TOPK_BLOCKS
+from kda_lab.dispatch.rules import RULES, Rule
 from kda_lab.dispatch.selection import Choice, choose, read_settings
 from kda_lab.dispatch.statistics import RAISED, Counters, Statistics, Tally
 from kda_lab.errors import ContractError, KernelLoadError, ParameterError, Reason
@@ -37,8 +39,10 @@ from kda_lab.ops.protocol import OpSpec
 KERNELS_DIR = Path(__file__).resolve().parent.parent / "kernels"
 CACHE_ENTRIES = 4096
 """The cache is emptied when it holds this many selections."""
+LOW_BITS = ALIGNMENT_LIMIT_BYTES - 1
+ALIGNMENTS = tuple(map(alignment_of, range(ALIGNMENT_LIMIT_BYTES)))
+"""Alignment by the low bits of an address: a call of `alignment_of` for each tensor costs a microsecond in all."""
 CACHED_SCALARS = (bool, int, float, str, type(None), torch.dtype)
-Rules = Callable[[], Iterable[Reason]]
 FactsReader = Callable[[OpSpec, Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]], CallFacts]
 
 
@@ -59,6 +63,8 @@ class Dispatcher:
         kernels_dir: folder of the exported kernels; read on the first call and by `refresh`.
         fallbacks: functions that `OpSpec.fallback` may name beside exported kernels.
         read_facts: reads the facts of a call; replaced where there is no GPU to ask.
+        rules: what an op demands of a call, whatever kernels there are, by the op's name; those of all ops of the
+            package. A reason of a rule refuses the call. It is asked where no selection is cached.
     """
 
     def __init__(
@@ -66,10 +72,12 @@ class Dispatcher:
         kernels_dir: str | Path = KERNELS_DIR,
         fallbacks: Iterable[FallbackFunction] = (),
         read_facts: FactsReader = call_facts,
+        rules: Mapping[str, Rule] = RULES,
     ) -> None:
         self.kernels_dir = Path(kernels_dir)
         self._fallbacks = {fallback.name: fallback for fallback in fallbacks}
         self._read_facts = read_facts
+        self._rules = dict(rules)
         self._cache: dict[Any, Selection] = {}
         self._counters = Counters()
         self._count_lock = self._counters.lock
@@ -84,8 +92,6 @@ class Dispatcher:
         scalars: Mapping[str, Any],
         outputs: Mapping[str, Any],
         kernel: str | None = None,
-        demands: Iterable[Reason] = (),
-        rules: Rules | None = None,
     ) -> Any:
         """Run the op once and return what the selected kernel returns.
 
@@ -95,19 +101,18 @@ class Dispatcher:
             scalars: every scalar by name.
             outputs: output buffers by name; None where the kernel allocates.
             kernel: name of a kernel to force; judged by its callable shapes.
-            demands: reasons of the op itself against this call; not empty refuses it.
-            rules: more of them, which follow from static properties alone: asked where no selection is cached.
 
         Raises:
-            ContractError: neither a kernel nor a fallback may take the call, or two kernels claim it.
+            ContractError: the op's rule refuses the call, neither a kernel nor a fallback may take it, or two kernels
+                claim it.
             ParameterError: the forced name or an environment switch is not known.
             KernelLoadError: the selected kernel's files disagree with its contract.
             Exception: whatever the kernel raises; nothing is put in its place.
         """
-        key = None if demands else self._key(spec, tensors, scalars, outputs, kernel)
+        key = self._key(spec, tensors, scalars, outputs, kernel)
         selection = self._cache.get(key) if key is not None else None
         if selection is None:
-            selection = self._select(spec, tensors, scalars, outputs, kernel, demands, rules)
+            selection = self._select(spec, tensors, scalars, outputs, kernel)
         with self._count_lock:
             for tally in selection.tallies:
                 tally.count += 1
@@ -122,20 +127,17 @@ class Dispatcher:
         scalars: Mapping[str, Any],
         outputs: Mapping[str, Any],
         kernel: str | None = None,
-        demands: Iterable[Reason] = (),
     ) -> Explanation:
         """The decision that `call` would make for these arguments; nothing is launched, imported or counted.
 
         Raises:
             ParameterError: as `call`.
         """
-        return self.explain_facts(spec, self._facts(spec, tensors, scalars, outputs), kernel, demands)
+        return self.explain_facts(spec, self._facts(spec, tensors, scalars, outputs), kernel)
 
-    def explain_facts(
-        self, spec: OpSpec, facts: CallFacts, kernel: str | None = None, demands: Iterable[Reason] = ()
-    ) -> Explanation:
+    def explain_facts(self, spec: OpSpec, facts: CallFacts, kernel: str | None = None) -> Explanation:
         """As `explain`, for facts that were made by hand: another GPU's capability, shapes without tensors."""
-        choice = choose(spec, self.folders(), facts, read_settings(), kernel, demands, self._fallbacks)
+        choice = self._choose(spec, facts, kernel)
         outcome = f"raises ContractError ({spec.refusal})"
         if choice.kernel:
             outcome = f"kernel {choice.kernel}"
@@ -189,19 +191,22 @@ class Dispatcher:
         if kernel is not None and type(kernel) is not str:
             return None
         # By identity, since hashing a spec takes a microsecond; the selection keeps the spec alive.
-        key: list[Any] = [id(spec), kernel, runtime.environment_token(), tuple(scalars), tuple(outputs)]
+        # None stands between the names, which are strings.
+        key: list[Any] = [id(spec), kernel, runtime.environment_token(), *scalars, None, *outputs]
+        starts: list[int] = []
+        plain = torch.Tensor
         try:
             for tensor in (*tensors, *outputs.values()):
                 if tensor is None:
                     key.append(None)
                     continue
                 # A proxy answers like its tensor, but the predicate refuses it: the two must not share a key.
-                if type(tensor) is not torch.Tensor and (not isinstance(tensor, torch.Tensor) or tensor.is_nested):
+                if type(tensor) is not plain and (not isinstance(tensor, plain) or tensor.is_nested):
                     return None
-                # Written out here: a call of alignment_of for each tensor costs a microsecond in all.
-                address = tensor.data_ptr() | ALIGNMENT_LIMIT_BYTES
+                start = tensor.data_ptr()
+                starts.append(start)
                 layout = tensor.is_contiguous() or tensor.stride()
-                key += (tensor.dtype, tensor.shape, layout, tensor.device, address & -address)
+                key += (tensor.dtype, tensor.shape, layout, tensor.device, ALIGNMENTS[start & LOW_BITS])
         # A sparse or nested tensor, without strides or a pointer.
         except (AttributeError, TypeError, RuntimeError):
             return None
@@ -211,6 +216,9 @@ class Dispatcher:
                 return None
             # The type belongs to the key because True, 1 and 1.0 are equal and hash alike.
             key += (kind, value)
+        # A buffer given twice is another call than two buffers; the address itself does not matter.
+        if len(set(starts)) != len(starts):
+            key.append(tuple(map(starts.index, starts)))
         return tuple(key)
 
     def _select(
@@ -220,25 +228,26 @@ class Dispatcher:
         scalars: Mapping[str, Any],
         outputs: Mapping[str, Any],
         kernel: str | None,
-        demands: Iterable[Reason],
-        rules: Rules | None,
     ) -> Selection:
         """Decide, and keep the decision when the call has a key."""
-        demands = tuple(demands)
         with self._select_lock:
-            key = None if demands else self._key(spec, tensors, scalars, outputs, kernel)
+            key = self._key(spec, tensors, scalars, outputs, kernel)
             found = self._cache.get(key) if key is not None else None
             if found is not None:
                 return found
-            facts = self._facts(spec, tensors, scalars, outputs)
-            every = (*demands, *(rules() if rules else ()))
-            choice = choose(spec, self.folders(), facts, read_settings(), kernel, every, self._fallbacks)
+            choice = self._choose(spec, self._facts(spec, tensors, scalars, outputs), kernel)
             selection = self._selection(spec, choice)
             if key is not None:
                 if len(self._cache) >= CACHE_ENTRIES:
                     self._cache.clear()
                 self._cache[key] = selection
             return selection
+
+    def _choose(self, spec: OpSpec, facts: CallFacts, kernel: str | None) -> Choice:
+        """The decision for a call of these facts: its op's rule first, then kernels and fallbacks."""
+        rule = self._rules.get(spec.name)
+        demands = rule(facts) if rule else ()
+        return choose(spec, self.folders(), facts, read_settings(), kernel, demands, self._fallbacks)
 
     def _facts(
         self, spec: OpSpec, tensors: Sequence[Any], scalars: Mapping[str, Any], outputs: Mapping[str, Any]

@@ -1,19 +1,19 @@
 """What the ops of Kimi Delta Attention demand of a call beyond what a contract can say.
 
 Products of axes, extents that nothing may lack, the gate's bound, and memory that is written only once. No reason is
-given where a tensor has another rank or is no tensor: that is a contract's to refuse. Nothing but shapes, strides and
-scalars is looked at, never the device.
+given where a tensor has another rank or is no tensor: that is a contract's to refuse. Nothing but the facts of a call
+is looked at, never the device.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-import torch
-
 from kda_lab.contracts.facts import CallFacts, TensorFacts
 from kda_lab.contracts.predicate import show
+from kda_lab.dispatch.written_memory import overlapping, shared
 from kda_lab.errors import Reason
 from kda_lab.ops.kda_attn_residuals.spec import SPEC as ATTN_RESIDUALS
 from kda_lab.ops.kda_chunk_prefill.spec import SPEC as CHUNK_PREFILL
@@ -35,42 +35,27 @@ _DECODE = (PACKED_DECODE, FUSED_DECODE, VERIFY_SNAPSHOTS, VERIFY_RING, FOLD, REP
 SPECS: tuple[OpSpec, ...] = (*_DECODE, CHUNK_PREFILL, ATTN_RESIDUALS)
 """Every op of the family."""
 Given = Mapping[str, Any]
-"""Arguments of a call by name: tensors or their facts, scalars, outputs."""
+"""Facts of a call's tensors, and its scalars, by name; None for what was not given."""
 
 
-def demands(op: str, given: Given) -> tuple[Reason, ...]:
-    """What `op` itself has against a call, whatever kernels there are; empty when nothing.
-
-    Args:
-        op: dotted name; an op that demands nothing beyond its contracts need not be known here.
-        given: every argument of the call by name.
-    """
-    if op not in _JUDGES:
-        return ()
-    judges = (_extents(op, given), _written_once(op, given), *(judge(given) for judge in _JUDGES[op]))
+def demands(spec: OpSpec, facts: CallFacts) -> tuple[Reason, ...]:
+    """What an op of `SPECS` itself has against a call, whatever kernels there are; empty when nothing."""
+    absent = dict.fromkeys((*spec.tensors, *spec.scalars, *spec.outputs))
+    given = {**absent, **facts.tensors, **facts.scalars}
+    # What a flag leaves alone is only read.
+    written = [n for n in spec.outputs if given.get(_ONLY_WITH.get(n, "")) is not False]
+    judges = (
+        _extents(spec.name, given),
+        overlapping(facts, written),
+        shared(facts, written),
+        *(judge(given) for judge in _JUDGES[spec.name]),
+    )
     return tuple(reason for judged in judges for reason in judged)
 
 
-def demands_of_facts(spec: OpSpec, facts: CallFacts) -> tuple[Reason, ...]:
-    """As `demands`, for a call that exists only as facts; what they leave out counts as None."""
-    absent = dict.fromkeys((*spec.tensors, *spec.scalars, *spec.outputs))
-    return demands(spec.name, {**absent, **facts.tensors, **facts.scalars})
-
-
-def _layout(tensor: Any) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-    """Shape and strides of a strided tensor or of facts; None for anything else."""
-    if isinstance(tensor, TensorFacts):
-        return tensor.shape, tensor.strides
-    # A nested or sparse tensor would raise where it is asked for what it has not.
-    if not isinstance(tensor, torch.Tensor) or tensor.is_nested or tensor.layout is not torch.strided:
-        return None
-    return tuple(tensor.shape), tensor.stride()
-
-
-def _shape(tensor: Any, rank: int) -> tuple[int, ...] | None:
+def _shape(tensor: TensorFacts | None, rank: int) -> tuple[int, ...] | None:
     """The shape of a tensor of this rank; None for anything else."""
-    layout = _layout(tensor)
-    return layout[0] if layout is not None and len(layout[0]) == rank else None
+    return tensor.shape if tensor is not None and len(tensor.shape) == rank else None
 
 
 def _pool(given: Given, rank: int = 4) -> tuple[int, ...] | None:
@@ -84,27 +69,6 @@ def _extents(op: str, given: Given) -> Iterator[Reason]:
     for name, rank, axes in _AT_LEAST_ONE[op]:
         shape = _shape(given.get(name), rank) or (1,) * rank
         yield from (Reason(f"{name}.shape[{axis}]", "0", "1 or more") for axis in axes if not shape[axis])
-
-
-def _written_once(op: str, given: Given) -> Iterator[Reason]:
-    """Memory that is written holds each element of its tensor at a place of its own: else writes would be lost."""
-    for name in _WRITTEN[op]:
-        layout = _layout(given.get(name)) if given.get(_ONLY_WITH.get(name, "")) is not False else None
-        if layout is not None and _overlaps(*layout):
-            allowed = f"strides for {layout[0]!r} with a place for each element, since {name} is written"
-            yield Reason(f"{name}.strides", repr(layout[1]), allowed, "An expanded tensor has no such strides.")
-
-
-def _overlaps(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
-    """Whether elements may share a place: an axis steps less far than all axes of smaller strides reach together."""
-    if 0 in shape:
-        return False
-    reach = 1
-    for stride, extent in sorted((s, n) for n, s in zip(shape, strides, strict=True) if n > 1):
-        if stride < reach:
-            return True
-        reach += stride * (extent - 1)
-    return False
 
 
 def _exact(tensor: str, axis: int, given: int, wanted: int, why: str) -> Iterator[Reason]:
@@ -252,7 +216,7 @@ _AT_LEAST_ONE: dict[str, tuple[tuple[str, int, tuple[int, ...]], ...]] = {
     "kda.attn_residuals": (("bank", 3, (2,)),),
 }
 """Tensor, its rank, and the axes of it that are 1 or more; requests, tokens, layers and snapshots may be none."""
-_WRITTEN = {spec.name: spec.outputs for spec in SPECS}
-"""Outputs that a caller may give, and tensors that are updated in place."""
 _ONLY_WITH = {"bank": "write_prefix", "prefix": "add_delta"}
 """Tensors that are only read where a flag is False."""
+RULES = {spec.name: functools.partial(demands, spec) for spec in SPECS}
+"""Rule of each op by its name, a function of the facts of a call."""

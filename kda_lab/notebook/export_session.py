@@ -18,7 +18,6 @@ from kda_lab.contracts.model import Contract, ShapeRule
 from kda_lab.contracts.shapes import in_words
 from kda_lab.dispatch.dispatcher import Dispatcher
 from kda_lab.dispatch.explanation import Explanation
-from kda_lab.dispatch.kda_shapes import demands_of_facts
 from kda_lab.dispatch.loader import read_contract
 from kda_lab.errors import ContractError, VerificationError
 from kda_lab.export.exporter import Destination, export_kernel, judge
@@ -131,8 +130,7 @@ class ExportSession:
         moved = {
             n: TensorFacts(**{**vars(t), "device_type": "cuda", "device_index": 0}) for n, t in facts.tensors.items()
         }
-        there = CallFacts(moved, facts.scalars, capability)
-        return self.dispatcher.explain_facts(spec, there, demands=demands_of_facts(spec, there))
+        return self.dispatcher.explain_facts(spec, CallFacts(moved, facts.scalars, capability))
 
     def call_facade(self, capture_set: str, name: str) -> Styler:
         """Call the op as production does, on a capture's tensors, and compare with the pinned output.

@@ -138,3 +138,12 @@ def test_a_nested_tensor_is_foreign(layout: torch.layout) -> None:
     nested = torch.nested.nested_tensor([torch.zeros(2, 3), torch.zeros(4, 3)], layout=layout)
     facts = call_facts(SPEC, {"x": nested, "w": torch.zeros(3)}, {"factor": 2})
     assert (facts.foreign, list(facts.tensors)) == ({"x": "a nested tensor"}, ["w"])
+
+
+def test_tensors_that_begin_at_one_address_are_known() -> None:
+    """By the first of them, inputs before outputs; views behind the start, and tensors without elements, are not."""
+    base = torch.zeros(8)
+    outputs = {"out": base.view(2, 4)}
+    assert call_facts(SPEC, {"x": base, "w": base[:4]}, {}, outputs).same_start == {"w": "x", "out": "x"}
+    assert call_facts(SPEC, {"x": base, "w": base[1:]}, {}).same_start == {}
+    assert call_facts(SPEC, {"x": base[:0], "w": base[:0]}, {}, {"out": None}).same_start == {}

@@ -40,6 +40,13 @@ def test_another_float_dtype_can_be_asked_for(contract: Contract) -> None:
     assert [r.field for r in check(contract, facts).reasons] == ["q.dtype", "k.dtype", "v.dtype", "out.dtype"]
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_a_scalar_names_the_dtype_of_its_tensor(dtype: str, gemm_declaration: Declaration) -> None:
+    """The output that is imagined has the dtype that is asked of the op; the others keep theirs."""
+    facts = imagined_call(gemm_declaration, {"M": 9, "N": 48, "K": 128}, {"out_dtype": dtype}, (9, 0))
+    assert (facts.tensors["out"].dtype, facts.tensors["x_fp4"].dtype) == (dtype, "uint8")
+
+
 def test_an_unknown_name_stays_a_string(gemm_declaration: Declaration) -> None:
     """A name that is no dtype of torch is refused by the predicate, in its words."""
     facts = imagined_call(gemm_declaration, {"M": 1, "N": 16, "K": 64}, {"out_dtype": "nn"}, (9, 0))

@@ -105,7 +105,7 @@ class FakeGpu:
         self.asked += 1
         facts = call_facts(spec, tensors, scalars, outputs)
         moved = {n: replace(t, device_type="cuda", device_index=0) for n, t in facts.tensors.items()}
-        return CallFacts(moved, facts.scalars, self.capability, facts.foreign)
+        return replace(facts, tensors=moved, capability=self.capability, interpreted=False)
 
 
 @pytest.fixture

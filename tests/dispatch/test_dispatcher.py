@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from kda_lab.contracts.facts import CallFacts
 from kda_lab.dispatch.dispatcher import Dispatcher
 from kda_lab.dispatch.fallback import FallbackFunction
 from kda_lab.errors import ContractError, KernelLoadError, ParameterError, Reason
@@ -157,40 +158,65 @@ def test_no_fallback_function_raises(write_kernel: Write, chain_spec: OpSpec, tm
         Dispatcher(tmp_path / "kernels", (), gpu).call(chain_spec, (x(), torch.zeros(8)), {"factor": 0}, {"out": None})
 
 
-def test_demands_of_the_op_refuse_whatever_the_kernels_say(
-    write_kernel: Write, dispatcher: Dispatcher, chain_spec: OpSpec
+def most_two(facts: CallFacts) -> list[Reason]:
+    """A rule of the toy op."""
+    factor = facts.scalars["factor"]
+    return [Reason("factor", repr(factor), "at most 2", "The op itself says so.")] if factor > 2 else []
+
+
+def test_the_rule_of_an_op_refuses_whatever_the_kernels_say(
+    write_kernel: Write, chain_spec: OpSpec, gpu: Any, tmp_path: Path
 ) -> None:
-    """A call that breaks the op's own rule raises, though a kernel would match and a fallback exists."""
+    """A call that breaks it raises though a kernel would match and a fallback exists, and explanations say the same."""
     write_kernel("alpha")
-    demand = Reason("factor", "2", "3", "The op itself says so.")
-    arguments = (chain_spec, (x(), torch.zeros(8)), {"factor": 2}, {"out": None})
-    assert dispatcher.call(*arguments) == "alpha"
-    with pytest.raises(
-        ContractError, match=r"unsupported toy call: factor is 2; allowed: 3\. The op itself says so\.$"
-    ):
-        dispatcher.call(*arguments, demands=(demand,))
-    assert dispatcher.call(*arguments) == "alpha"
-
-
-def test_rules_are_asked_once_for_each_selection(
-    write_kernel: Write, dispatcher: Dispatcher, chain_spec: OpSpec
-) -> None:
-    """What follows from static properties is asked where no selection is cached, and its refusal is kept as well."""
-    write_kernel("alpha")
-    asked: list[float] = []
-    tensors = (x(), torch.zeros(8))
-
-    def rules_of(factor: float) -> Callable[[], list[Reason]]:
-        return lambda: asked.append(factor) or ([Reason("factor", repr(factor), "at most 2")] if factor > 2 else [])
-
-    def call(factor: float) -> Any:
-        return dispatcher.call(chain_spec, tensors, {"factor": factor}, {"out": None}, rules=rules_of(factor))
-
+    plain = FallbackFunction("plain", lambda *a, **k: "plain", lambda facts: ())
+    dispatcher = Dispatcher(tmp_path / "kernels", [plain], gpu, {chain_spec.name: most_two})
+    right, wrong = ((chain_spec, (x(), torch.zeros(8)), {"factor": factor}, {"out": None}) for factor in (2, 3))
+    words = r"unsupported toy call: factor is 3; allowed: at most 2\. The op itself says so\.$"
     for _ in range(2):
-        assert call(2) == "alpha"
-        with pytest.raises(ContractError, match=r"factor is 3; allowed: at most 2\.$"):
-            call(3)
+        assert dispatcher.call(*right) == "alpha"
+        for kernel in (None, "alpha"):
+            with pytest.raises(ContractError, match=words):
+                dispatcher.call(*wrong, kernel)
+    facts = gpu(chain_spec, {"x": x(), "w": torch.zeros(8)}, {"factor": 3}, {})
+    for said in (dispatcher.explain(*wrong), dispatcher.explain_facts(chain_spec, facts)):
+        assert (said.outcome, said.choice.general[0].field) == ("raises ContractError (unsupported toy call)", "factor")
+    assert dispatcher.explain(*right).outcome == "kernel alpha"
+
+
+def test_a_rule_is_asked_once_for_each_selection(
+    write_kernel: Write, chain_spec: OpSpec, gpu: Any, tmp_path: Path
+) -> None:
+    """It is asked where no selection is cached, its refusal is kept as well, and other ops are not its concern."""
+    write_kernel("alpha")
+    write_kernel("other", op="toy.other")
+    asked: list[Any] = []
+
+    def rule(facts: CallFacts) -> list[Reason]:
+        asked.append(facts.scalars["factor"])
+        return most_two(facts)
+
+    dispatcher = Dispatcher(tmp_path / "kernels", (), gpu, {chain_spec.name: rule})
+    tensors, other = (x(), torch.zeros(8)), replace(chain_spec, name="toy.other")
+    for _ in range(2):
+        assert dispatcher.call(chain_spec, tensors, {"factor": 2}, {"out": None}) == "alpha"
+        with pytest.raises(ContractError, match="factor is 3; allowed: at most 2"):
+            dispatcher.call(chain_spec, tensors, {"factor": 3}, {"out": None})
+        assert dispatcher.call(other, tensors, {"factor": 3}, {"out": None}) == "other"
     assert asked == [2, 3]
+
+
+def test_a_rule_that_breaks_serves_nobody(write_kernel: Write, spec: OpSpec, gpu: Any, tmp_path: Path) -> None:
+    """Its error comes through, each time: nothing runs unjudged, and nothing is cached."""
+    write_kernel("alpha")
+
+    def broken(facts: CallFacts) -> list[Reason]:
+        raise ZeroDivisionError
+
+    dispatcher = Dispatcher(tmp_path / "kernels", (), gpu, {spec.name: broken})
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError):
+            dispatcher.call(spec, (x(), torch.zeros(8)), {"factor": 2}, {"out": None})
 
 
 def test_two_matches_are_an_error_that_names_both(write_kernel: Write, run: Run, chain_spec: OpSpec) -> None:

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from kda_lab import runtime
+from kda_lab.contracts.facts import alignment_of
 from kda_lab.dispatch import dispatcher as module
 from kda_lab.dispatch.dispatcher import Dispatcher
 from kda_lab.errors import ContractError, KernelLoadError, ParameterError
@@ -107,6 +108,25 @@ def test_devices_are_part_of_the_key(dispatcher: Dispatcher, spec: OpSpec) -> No
     tensors = placed(4, 8), torch.zeros(4, 8, dtype=torch.bfloat16, device="meta")
     keys = [dispatcher._key(spec, (tensor,), {}, {}, None) for tensor in tensors]
     assert keys[0] != keys[1]
+
+
+def test_a_buffer_given_twice_has_its_own_key(dispatcher: Dispatcher, spec: OpSpec) -> None:
+    """Which of the tensors begin at one address is part of the key, and where there are none without elements."""
+    one, two, three = (placed(1, 4) for _ in range(3))
+
+    def key(*tensors: torch.Tensor, out: torch.Tensor) -> Any:
+        return dispatcher._key(spec, tensors, {}, {"out": out}, None)
+
+    patterns = [(one, two, three), (one, one, three), (one, two, one), (one, two, two), (one, one, one)]
+    assert len({key(a, b, out=out) for a, b, out in patterns}) == len(patterns)
+    assert key(one, one, out=three) == key(two, two, out=one)
+    empty, another = torch.zeros(0, 3), torch.zeros(0, 3)
+    assert key(empty, empty, out=one) == key(empty, another, out=two)
+
+
+def test_alignments_are_those_of_the_facts() -> None:
+    """The table that a key is made with says of every address what the facts of a call say."""
+    assert all(module.ALIGNMENTS[n & module.LOW_BITS] == alignment_of(n) for n in (*range(1024), 2**47 + 6))
 
 
 def test_cache_is_bounded(

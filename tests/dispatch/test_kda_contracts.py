@@ -14,7 +14,6 @@ from kda_lab import kda
 from kda_lab.contracts.model import Declaration
 from kda_lab.dispatch.dispatcher import Dispatcher
 from kda_lab.dispatch.explanation import Explanation
-from kda_lab.dispatch.kda_shapes import demands
 from kda_lab.errors import ContractError
 from kda_lab.ops.arms import candidate_arm
 from kda_lab.ops.protocol import Call
@@ -69,9 +68,7 @@ def explain(write_kernel: Callable[..., Path], gpu: Any) -> Explain:
         name = declared.pop("kernel")
         folder = write_kernel(name, **declared, dispatched=declared["callable"])
         tensors = {**{n: call.outputs[n] if n in call.updated else call.inputs[n] for n in spec.tensors}, **changes}
-        named = {**dict.fromkeys((*spec.tensors, *spec.outputs)), **tensors, **call.scalars}
-        dispatcher = Dispatcher(folder.parent, (), gpu)
-        return dispatcher.explain(spec, list(tensors.values()), call.scalars, {}, None, demands(spec.name, named))
+        return Dispatcher(folder.parent, (), gpu).explain(spec, list(tensors.values()), call.scalars, {})
 
     return explained
 

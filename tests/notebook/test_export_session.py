@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from kda_lab.errors import ExportError, Reason, VerificationError
+from kda_lab.contracts.facts import CallFacts, call_facts
+from kda_lab.errors import ExportError, VerificationError
 from kda_lab.notebook import ExportSession, export_session
+from kda_lab.ops.protocol import OpSpec
 
 ROOT = Path(__file__).parents[2]
 SET = "data/captures/qsa.packed_decode"
@@ -64,10 +67,14 @@ def test_dispatch_is_explained_with_the_rules_of_the_op(
     session: ExportSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What the op itself has against a call is part of the explanation, as it is of the call."""
-    monkeypatch.setattr(export_session, "demands_of_facts", lambda spec, facts: (Reason(spec.name, "0", "1"),))
+
+    def two_rows(spec: OpSpec, inputs: Any, scalars: dict[str, Any], outputs: Any) -> CallFacts:
+        return call_facts(spec, inputs, {**scalars, "max_seqlen_q": 2}, outputs)
+
+    monkeypatch.setattr(export_session, "call_facts", two_rows)
     said = session.explain(SET, "tp1-q4-saturated")
     assert said.kernel == ""
-    assert "every kernel: qsa.packed_decode is 0; allowed: 1." in str(said)
+    assert "every kernel: max_seqlen_q is 2; allowed: 1. QSA requires max_seqlen_q=1" in str(said)
 
 
 def test_a_range_is_shown_with_its_step(session: ExportSession, tmp_path: Path) -> None:
