@@ -17,6 +17,9 @@
 # A layer multiplies x by five weights: qkv, b, the two of the decay gate, and the output gate. Fused they are three: one
 # large weight, one small one padded to 8 rows, and the second of the decay gate. The two small ones can run on a side
 # stream inside a CUDA graph (sglang PR 36206). Both arms read the very same bytes. On a CPU the sizes are small and nothing is timed.
+#
+# Weights are always drawn. So is x, unless `x_source` names a real model: then x is what its attention projections are given,
+# in that model's width, and the arms are compared on drawn x of this width too.
 
 # %% tags=["parameters"]
 tokens = [1, 2, 4, 8, 16, 32, 64, 128, 256]  # tokens of a call
@@ -27,6 +30,7 @@ window_ms = 3.0  # device time of one sample, in ms
 seconds = 100.0  # most time of the sweep, in s; cells beyond it are recorded as not reached
 trace_at = [8, 4]  # attn_tp and tokens of the calls that are traced and cut
 seed = 0  # of weights and tokens
+x_source = "random"  # `random`: x is drawn; `smollm`: hidden states of SmolLM2 135M, 576 wide, up to 256 tokens
 device = "auto"  # auto, cpu, cuda or cuda:N
 run_dir = ""  # folder of this run's records; empty: reports/local/30_projection_fusion
 
@@ -37,7 +41,7 @@ from kda_lab.projection.plan import Plan
 
 session = Session.open("30_projection_fusion", run_dir, device)
 plan = Plan(tokens, attn_tp, modes, rounds=rounds, window_ms=window_ms, seconds=seconds, seed=seed)
-study = ProjectionSession.open(session, plan)
+study = ProjectionSession.open(session, plan, x_source)
 session.provenance()
 
 # %% [markdown]
@@ -59,13 +63,17 @@ study.sizes()
 study.check(seed)
 
 # %% [markdown]
+# Real x has a few channels far above the rest. Are the arms as exact on it?
+
+# %%
+study.errors()
+
+# %% [markdown]
 # Times: all arms in one process on the same weights, in rounds whose order is mirrored, with the unfused arm once more as
 # A/A control. Weights rotate over several times the L2.
 
 # %%
-study.measure()
-
-# %%
+print(study.measure())
 study.table()
 
 # %%

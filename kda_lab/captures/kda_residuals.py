@@ -11,7 +11,7 @@ Axes: L layers, T tokens, NB snapshots, D width.
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -152,15 +152,27 @@ def read_model(source: SourceModel, text: str) -> tuple[StreamReading, str]:
     Raises:
         ParameterError: the text is too short.
     """
+    model, ids, revision = load_model(source, text, TOKENS)
+    return read_streams(model, ids), revision
+
+
+def load_model(source: SourceModel, text: str, tokens: int) -> tuple[Any, torch.Tensor, str]:
+    """A model's decoder in FP32 on the CPU, and what it is to read.
+
+    Returns:
+        The decoder, the ids of the text's first `tokens` tokens [1, tokens], and the revision of the model's file in words.
+    Raises:
+        ParameterError: the text is too short.
+    """
     path, revision = source.gguf()
     transformers = gemma.loaded_module("transformers")
     place = {"pretrained_model_name_or_path": str(path.parent), "gguf_file": path.name, "local_files_only": True}
     ids = transformers.AutoTokenizer.from_pretrained(**place)(text, return_tensors="pt").input_ids
-    if ids.shape[1] < TOKENS:
-        reason = Reason("text", f"{ids.shape[1]} tokens", f"at least {TOKENS}", "Give a longer text.")
+    if ids.shape[1] < tokens:
+        reason = Reason("text", f"{ids.shape[1]} tokens", f"at least {tokens}", "Give a longer text.")
         raise ParameterError("captures", [reason])
     model = transformers.AutoModelForCausalLM.from_pretrained(**place, dtype=torch.float32).eval().model
-    return read_streams(model, ids[:, :TOKENS]), revision
+    return model, ids[:, :tokens], revision
 
 
 def read_streams(model: Any, ids: torch.Tensor) -> StreamReading:
@@ -172,23 +184,39 @@ def read_streams(model: Any, ids: torch.Tensor) -> StreamReading:
             norm is `norm`.
         ids: [1, T] token ids.
     """
-    kept: dict[str, list[torch.Tensor]] = {"streams": [], "attention": [], "mlp": []}
-    hooks = []
-    for layer in model.layers:
-        for name, module in (("streams", layer), ("attention", layer.self_attn), ("mlp", layer.mlp)):
-            hooks.append(module.register_forward_hook(_keeper(kept[name])))
+    modules = {
+        "streams": list(model.layers),
+        "attention": [layer.self_attn for layer in model.layers],
+        "mlp": [layer.mlp for layer in model.layers],
+    }
+    kept = read_outputs(model, ids, modules)
+    norms = [norm for layer in model.layers for norm in (layer.input_layernorm, layer.post_attention_layernorm)]
+    return StreamReading(
+        **kept,
+        norms=torch.stack([norm.weight.detach().float() for norm in (*norms, model.norm)]),
+        epsilon=float(model.config.rms_norm_eps),
+    )
+
+
+def read_outputs(model: Any, ids: torch.Tensor, modules: Mapping[str, Sequence[Any]]) -> dict[str, torch.Tensor]:
+    """Run a decoder over one text, and keep what some of its modules return.
+
+    Args:
+        model: called as `model(ids, use_cache=False)`.
+        ids: [1, T] token ids.
+        modules: name to modules of the model, in the order in which it calls them.
+    Returns:
+        Name to [modules, T, D], FP32.
+    """
+    kept: dict[str, list[torch.Tensor]] = {name: [] for name in modules}
+    hooks = [module.register_forward_hook(_keeper(kept[name])) for name, group in modules.items() for module in group]
     try:
         with torch.inference_mode():
             model(ids, use_cache=False)
     finally:
         for hook in hooks:
             hook.remove()
-    norms = [norm for layer in model.layers for norm in (layer.input_layernorm, layer.post_attention_layernorm)]
-    return StreamReading(
-        **{name: torch.stack(found) for name, found in kept.items()},
-        norms=torch.stack([norm.weight.detach().float() for norm in (*norms, model.norm)]),
-        epsilon=float(model.config.rms_norm_eps),
-    )
+    return {name: torch.stack(found) for name, found in kept.items()}
 
 
 def _keeper(kept: list[torch.Tensor]) -> Callable[..., None]:

@@ -16,22 +16,29 @@ from kda_lab.projection import equality, policy, results
 from kda_lab.projection.arms import FIVE, SIDE, SideRule, capturing
 from kda_lab.projection.bench import cuda_bench
 from kda_lab.projection.equality import EqualityRow
+from kda_lab.projection.error_figure import input_errors
 from kda_lab.projection.figure import fusion_speedup
+from kda_lab.projection.inputs import RANDOM, Inputs, RealRows, open_inputs
 from kda_lab.projection.plan import Plan
 from kda_lab.projection.results import Result, summarise
-from kda_lab.projection.sizes import K3, SMALL, splits
+from kda_lab.projection.sizes import K3, SMALL, Splits, splits
 from kda_lab.projection.study import Study, run_study, write_traces
 from kda_lab.projection.traces import compare_traces
 from kda_lab.referee.slices import outputs, pictures, tables
 from kda_lab.referee.slices.comparison import SliceComparison
 from kda_lab.report import style
+from kda_lab.report.numbers import scientific, significant
 from kda_lab.report.style import Picture
+from kda_lab.run_folder import write_json_lines
 from kda_lab.timing.machine import why_not_timed
 from kda_lab.verify.verdict import Verdict
 
-FIGURE = "projection_fusion"
+FIGURE, ERROR_FIGURE = "projection_fusion", "projection_errors"
+EQUALITY_FILE = "equality.jsonl"
 EQUALITY_TP = 8
 EQUALITY_TOKENS = (1, 4, 12, 32)
+REAL_TOKENS = (*EQUALITY_TOKENS, 128)
+"""Real rows differ from each other, so more of them are looked at."""
 
 
 @dataclass
@@ -44,12 +51,25 @@ class ProjectionSession:
     laws: list[str] = field(default_factory=list)
     study: Study | None = None
     slices: SliceComparison | None = None
+    inputs: Inputs = field(default_factory=lambda: open_inputs(RANDOM))
 
     @classmethod
-    def open(cls, session: Session, plan: Plan) -> ProjectionSession:
-        """A study in a session's run folder; without a GPU it is one of small sizes, and nothing is timed."""
-        on_gpu = session.device.type == "cuda"
-        return cls(session, plan if on_gpu else replace(plan, model=SMALL))
+    def open(cls, session: Session, plan: Plan, x_source: str = RANDOM) -> ProjectionSession:
+        """A study in a session's run folder; without a GPU it is one of small heads, and nothing is timed.
+
+        Args:
+            plan: its model and x are replaced.
+            x_source: one of `inputs.SOURCES`. Real rows keep their width, whatever that of the model is.
+
+        Raises:
+            ParameterError: an unknown source, or a plan with more tokens than it has.
+            CaptureError: the capture set is not what its manifest says.
+        """
+        inputs = open_inputs(x_source)
+        model = K3 if session.device.type == "cuda" else SMALL
+        if inputs.hidden is not None:
+            model = replace(model, hidden=inputs.hidden)
+        return cls(session, replace(plan, model=model, x=inputs.timed), inputs=inputs)
 
     @property
     def why_not(self) -> str:
@@ -82,15 +102,23 @@ class ProjectionSession:
         return display.shown(heads, lines)
 
     def check(self, seed: int) -> Styler:
-        """Every arm against FP64 and against the unfused arm, launched eagerly; laws of the builders too."""
+        """Every arm against FP64 and against the unfused arm, launched eagerly; laws of the builders too.
+
+        Where x is real, drawn rows are compared on the same weights. equality.jsonl holds every line.
+        """
         device = self.session.device
-        attn_tp = EQUALITY_TP if self.plan.model is K3 else self.plan.attn_tp[-1]
-        size = splits(attn_tp, self.plan.model)
+        size = self._compared_size
         rule = SideRule(None, policy.side_token_limit(runtime.capability(device)), capturing)
-        self.rows = equality.compare_arms(size, EQUALITY_TOKENS, rule, device, seed)
+        tokens = EQUALITY_TOKENS if self.inputs.hidden is None else REAL_TOKENS
+        self.rows = equality.compare_arms(size, tokens, rule, device, seed, self.inputs.compared)
         self.laws = equality.law_faults(size, device, seed)
+        sizes = {"attn_tp": size.attn_tp_size, "hidden": size.model.hidden}
+        write_json_lines(self.session.run.path / EQUALITY_FILE, [r.record() | sizes for r in self.rows])
         lines = [
             (
+                r.x.label,
+                f"{r.extent.largest:.3g}",
+                f"{r.extent.peak:.3g}",
                 r.tokens,
                 r.arm,
                 f"{r.error:.2e}",
@@ -100,8 +128,28 @@ class ProjectionSession:
             )
             for r in self.rows
         ]
-        heads = ("M", "arm", "error", *(f"{n} same bits" for n in self.rows[0].bits), "qkv row stride", "b row stride")
+        heads = (
+            "x",
+            "largest |x|",
+            "over rms",
+            "M",
+            "arm",
+            "error",
+            *(f"{n} same bits" for n in self.rows[0].bits),
+            "qkv row stride",
+            "b row stride",
+        )
         return display.shown(heads, lines)
+
+    def errors(self) -> Picture | str:
+        """Errors on drawn and on real x beside each other, also written into the run's folder; of drawn x alone a sentence."""
+        if self.inputs.hidden is None:
+            return f"x is drawn: {self._told(RANDOM)}"
+        size = self._compared_size
+        how = f"one call each, launched eagerly, {size.heads} heads of {size.model.head_dim}"
+        picture = input_errors(self.rows, f"{self._device} · {self._told_x()} · {how}")
+        style.save(picture, self.session.run.path, ERROR_FIGURE)
+        return picture
 
     def measure(self) -> str:
         """Every cell that the plan's seconds allow; nothing without a GPU."""
@@ -194,7 +242,8 @@ class ProjectionSession:
     def verdict(self) -> Verdict:
         """Judge policy, values and completeness, never a speed; written into the run's folder, not raised."""
         records = self.study.measured if self.study else ()
-        failures = [*policy.table_faults(), *self.laws, *equality.equality_faults(self.rows), *results.faults(records)]
+        values = [*equality.equality_faults(self.rows), *equality.missing_faults(self.rows, self.inputs.compared)]
+        failures = [*policy.table_faults(), *self.laws, *values, *results.faults(records)]
         cells = len({results.cell_of(r) for r in records})
         if not self.why_not and not cells:
             failures.append("a GPU is here and no cell was measured")
@@ -206,6 +255,9 @@ class ProjectionSession:
     def _sentence(self, cells: int) -> str:
         right = sum(not equality.equality_faults([r]) for r in self.rows)
         parts = [f"truth tables of {len(policy.VERSIONS)} versions", f"{right} of {len(self.rows)} arms right"]
+        if self.inputs.hidden is not None:
+            sources = (RANDOM, self.inputs.timed.record()["source"])
+            parts += [f"x {source}: {self._told(source)}" for source in sources]
         if not cells:
             return f"{', '.join(parts)}; {self.why_not or 'nothing timed'}"
         found = self.found
@@ -228,8 +280,29 @@ class ProjectionSession:
         rotated = min(r["sets"] * r["weight_bytes"] / r["l2_bytes"] for r in measured)
         return (
             f"{device} · {self.plan.rounds} rounds in mirrored order · weights rotate over at least {rotated:.2g}× L2 · "
-            f"copy rate {first['copy_gb_s']:.0f} GB/s"
+            f"copy rate {first['copy_gb_s']:.0f} GB/s · {self._told_x()}"
         )
+
+    @property
+    def _compared_size(self) -> Splits:
+        on_gpu = self.session.device.type == "cuda"
+        return splits(EQUALITY_TP if on_gpu else self.plan.attn_tp[-1], self.plan.model)
+
+    @property
+    def _device(self) -> str:
+        return str(runtime.device_facts(self.session.device)["name"])
+
+    def _told_x(self) -> str:
+        """What x and the weights are, for the foot of a figure."""
+        timed, width = self.inputs.timed, self.plan.model.hidden
+        if isinstance(timed, RealRows):
+            return f"x real, {width} wide: {timed.model}, {timed.label} where timed · weights drawn"
+        return f"x, {width} wide, and weights drawn"
+
+    def _told(self, source: str) -> str:
+        """Worst error on the rows of a source, and how far their largest element stands out."""
+        error, peak = equality.worst_of(self.rows, source)
+        return f"worst error {scientific(error)}, |x| up to {significant(peak, 2)} times its rms"
 
 
 def _yes(value: bool) -> str:

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import torch
 
 from kda_lab.projection import arms, fp8
 from kda_lab.projection.arms import CONTROL, FIVE, OUTPUTS, SideRule
+from kda_lab.projection.inputs import DRAWN, RANDOM, Extent, Rows, extent_of
 from kda_lab.projection.measure import ERROR_LIMIT, error_of, launches
 from kda_lab.projection.plan import ARMS
 from kda_lab.projection.sizes import Splits
 from kda_lab.projection.weights import FusedWeights, draw, fuse_low_rank
-from kda_lab.verify.metrics import rel_l2
+from kda_lab.verify.metrics import rel_l2, worst
 
 
 @dataclass(frozen=True)
 class EqualityRow:
-    """One arm at one number of tokens."""
+    """One arm on one kind of rows at one number of tokens."""
 
+    x: Rows
+    extent: Extent
+    """Of the rows that were taken."""
     arm: str
     tokens: int
     error: float
@@ -28,39 +33,63 @@ class EqualityRow:
     """Result to whether it is the unfused arm's, bit by bit: found, never demanded."""
     row_strides: dict[str, int]
 
+    def record(self) -> dict[str, Any]:
+        """A line of equality.jsonl."""
+        x = {**self.x.record(), **asdict(self.extent)}
+        own = {"arm": self.arm, "tokens": self.tokens, "error": self.error, "limit": ERROR_LIMIT, "bits": self.bits}
+        return {"kind": "equality", "x": x, "weights": RANDOM, **own, "row_strides": self.row_strides}
+
 
 def compare_arms(
-    size: Splits, tokens: Sequence[int], rule: SideRule, device: torch.device, seed: int
+    size: Splits,
+    tokens: Sequence[int],
+    rule: SideRule,
+    device: torch.device,
+    seed: int,
+    inputs: Sequence[Rows] = (DRAWN,),
 ) -> list[EqualityRow]:
-    """Every arm on one set of weights, launched eagerly."""
+    """Every arm on every kind of rows, on one set of weights, launched eagerly.
+
+    Args:
+        inputs: what gives x.
+
+    Raises:
+        ParameterError: rows lack so many tokens, or are of another width than the weights.
+    """
     fused = draw(size, seed, device)
-    generator = torch.Generator(device).manual_seed(seed)
-    rows = []
-    for count in tokens:
-        x = torch.randn(count, size.model.hidden, generator=generator, device=device).bfloat16()
-        right = arms.exact(x, fused.five)
-        found = {arm: launches(arm, x, [fused], rule)[0].run() for arm in ARMS}
-        for arm in ARMS:
-            outputs = {name: getattr(found[arm], name) for name in OUTPUTS}
-            rows.append(
-                EqualityRow(
-                    arm,
-                    count,
-                    error_of(found[arm], right),
-                    {n: torch.equal(outputs[n], getattr(found[FIVE], n)) for n in OUTPUTS},
-                    {n: outputs[n].stride(0) for n in OUTPUTS},
-                )
-            )
-    return rows
+    found = []
+    for rows in inputs:
+        for count in tokens:
+            x = rows.take(count, seed, size.model.hidden, device)
+            right = arms.exact(x, fused.five)
+            results = {arm: launches(arm, x, [fused], rule)[0].run() for arm in ARMS}
+            for arm, given in results.items():
+                bits = {n: torch.equal(getattr(given, n), getattr(results[FIVE], n)) for n in OUTPUTS}
+                strides = {n: getattr(given, n).stride(0) for n in OUTPUTS}
+                found.append(EqualityRow(rows, extent_of(x), arm, count, error_of(given, right), bits, strides))
+    return found
 
 
 def equality_faults(rows: Sequence[EqualityRow]) -> list[str]:
     """Which arms are wrong, one sentence each. Other bits are no fault: another tile may be chosen for another width."""
     return [
-        f"{row.arm} at {row.tokens} tokens: error {row.error:.3g}, limit {ERROR_LIMIT:g}"
+        f"{row.arm} at {row.tokens} tokens of {row.x.label} x: error {row.error:.3g}, limit {ERROR_LIMIT:g}"
         for row in rows
         if not row.error <= ERROR_LIMIT
     ]
+
+
+def missing_faults(rows: Sequence[EqualityRow], inputs: Sequence[Rows]) -> list[str]:
+    """Kinds of rows on which an arm was not compared, one sentence each."""
+    seen = {(row.x.label, row.arm) for row in rows}
+    wanted = [(x.label, arm) for x in inputs for arm in ARMS]
+    return [f"{arm} was not compared on {label} x" for label, arm in wanted if (label, arm) not in seen]
+
+
+def worst_of(rows: Sequence[EqualityRow], source: str) -> tuple[float, float]:
+    """Largest error of any arm, and largest |x| over its root mean square, on the rows of one source; NaN where one is."""
+    chosen = [row for row in rows if row.x.record()["source"] == source]
+    return worst([row.error for row in chosen]), worst([row.extent.peak for row in chosen])
 
 
 def law_faults(size: Splits, device: torch.device, seed: int) -> list[str]:

@@ -13,6 +13,7 @@ import torch
 from kda_lab.projection import arms
 from kda_lab.projection.arms import CONTROL, FIVE, GEMMS, OUTPUTS, SIDE, THREE, Projected, SideRule
 from kda_lab.projection.bench import Bench
+from kda_lab.projection.inputs import RANDOM, extent_of
 from kda_lab.projection.plan import ARMS, Cell, Plan, calls_of, order_of
 from kda_lab.projection.sizes import Splits
 from kda_lab.projection.traces import busy_of
@@ -59,7 +60,7 @@ def measure_cell(cell: Cell, plan: Plan, sets: Sequence[FusedWeights], size: Spl
         sets: weights to rotate over, of `size`.
     """
     calls, timer = calls_of(len(sets)), bench.timers[cell.mode]
-    x = draw_tokens(cell, plan.seed, size, bench.device)
+    x = plan.x.take(cell.tokens, plan.seed, size.model.hidden, bench.device)
     bound = {arm: launches(arm, x, sets, bench.rule) for arm in ARMS}
     warm_side(bench.rule, bound[THREE])
     replays = {arm: timer.prepare(bound[arm], calls) for arm in ARMS}
@@ -69,6 +70,9 @@ def measure_cell(cell: Cell, plan: Plan, sets: Sequence[FusedWeights], size: Spl
         "attn_tp": cell.attn_tp,
         "tokens": cell.tokens,
         "mode": cell.mode,
+        "hidden": size.model.hidden,
+        "x": {**plan.x.record(), **asdict(extent_of(x))},
+        "weights": RANDOM,
         "sets": len(sets),
         "calls_per_replay": calls,
         "weight_bytes": size.weight_bytes,
@@ -84,16 +88,10 @@ def measure_cell(cell: Cell, plan: Plan, sets: Sequence[FusedWeights], size: Spl
         records.append({**shared, **own, "rounds_us": us, "median_us": statistics.median(us)})
         if cell.mode == "graph":
             records[-1] |= _kernels(replays[arm], calls, bench)
-    fresh = draw_tokens(cell, plan.seed + 1, size, bench.device)
+    fresh = plan.x.take(cell.tokens, plan.seed + 1, size.model.hidden, bench.device)
     for record, found in zip(records, check(x, fresh, sets, bound, replays, bench.synchronise), strict=True):
         record |= found
     return records
-
-
-def draw_tokens(cell: Cell, seed: int, size: Splits, device: torch.device) -> torch.Tensor:
-    """[M, D] bf16, normal, from the seed and the number of tokens."""
-    generator = torch.Generator(device).manual_seed(1000 * seed + cell.tokens)
-    return torch.randn(cell.tokens, size.model.hidden, generator=generator, device=device).bfloat16()
 
 
 def warm_side(rule: SideRule, serial: Sequence[Launch]) -> None:

@@ -9,6 +9,7 @@ from typing import Literal, get_args
 
 from kda_lab.errors import ParameterError, Reason
 from kda_lab.projection.arms import CONTROL, FIVE, SIDE, THREE
+from kda_lab.projection.inputs import DRAWN, Rows
 from kda_lab.projection.sizes import K3, ROOM, Model, splits
 
 CellMode = Literal["eager", "graph"]
@@ -42,7 +43,8 @@ class Plan:
     about rounds x 4 arms x (window + two replays), and a tenth of a second for graphs, checks and profiles.
 
     Raises:
-        ParameterError: an empty or impossible list, a repeated value, or a number that is not positive.
+        ParameterError: an empty or impossible list, a repeated value, a number that is not positive, or x lacks so many tokens or is
+            of another width.
     """
 
     tokens: Sequence[int] = TOKENS
@@ -55,6 +57,8 @@ class Plan:
     seconds: float = 100.0
     seed: int = 0
     model: Model = K3
+    x: Rows = DRAWN
+    """What is multiplied by the weights, which are drawn whatever x is."""
 
     def __post_init__(self) -> None:
         reasons = [
@@ -73,6 +77,8 @@ class Plan:
         ):
             if not (math.isfinite(number) and number >= least and number > 0):
                 reasons.append(Reason(name, repr(number), f"at least {least}, above 0"))
+        if self.tokens:
+            reasons += self.x.reasons(max(self.tokens), self.model.hidden)
         if reasons:
             raise ParameterError(ROOM, reasons)
         for size in self.attn_tp:

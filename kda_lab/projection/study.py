@@ -13,7 +13,7 @@ from kda_lab.ops.protocol import Launcher
 from kda_lab.projection import traces
 from kda_lab.projection.arms import FIVE, SIDE, THREE
 from kda_lab.projection.bench import Bench
-from kda_lab.projection.measure import draw_tokens, launches, measure_cell, warm_side
+from kda_lab.projection.measure import launches, measure_cell, warm_side
 from kda_lab.projection.plan import Cell, Plan, calls_of, set_count
 from kda_lab.projection.sizes import Model, splits
 from kda_lab.projection.weights import FusedWeights, draw
@@ -89,11 +89,11 @@ def write_traces(at: tuple[int, int], plan: Plan, bench: Bench, folder: Path) ->
     from kda_lab.projection.marker import mark  # lazy: triton
 
     attn_tp, tokens = at
-    cell, size = Cell(attn_tp, tokens, "graph"), splits(attn_tp, plan.model)
+    size = splits(attn_tp, plan.model)
     files: dict[str, Path] = {}
     with bench.current():
         sets = draw_sets(attn_tp, plan, bench)
-        x = draw_tokens(cell, plan.seed, size, bench.device)
+        x = plan.x.take(tokens, plan.seed, size.model.hidden, bench.device)
         flag = torch.zeros(1, dtype=torch.int32, device=bench.device)
         warm_side(bench.rule, launches(THREE, x, sets[:1], bench.rule))
         for arm in TRACED:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from kda_lab.errors import VerificationError
+from kda_lab.errors import ParameterError, VerificationError
 from kda_lab.notebook import projection_session
 from kda_lab.notebook.projection_session import ProjectionSession
 from kda_lab.notebook.session import Session
@@ -19,13 +20,14 @@ from kda_lab.projection.arms import CONTROL, FIVE, OUTPUTS, SIDE, THREE
 from kda_lab.projection.plan import Plan
 from kda_lab.projection.sizes import K3, SMALL
 from kda_lab.projection.study import Study
+from kda_lab.run_folder import read_json_lines
 
 US = {FIVE: 20.0, CONTROL: 20.01, THREE: 16.0, SIDE: 14.0}
 
 
-def opened(tmp_path: Path) -> ProjectionSession:
+def opened(tmp_path: Path, x_source: str = "random") -> ProjectionSession:
     plan = Plan(tokens=(1, 4), attn_tp=(2, 8), modes=("graph",))
-    return ProjectionSession.open(Session.open("study", str(tmp_path), "cpu"), plan)
+    return ProjectionSession.open(Session.open("study", str(tmp_path), "cpu"), plan, x_source)
 
 
 def measured(wrong: str = "") -> Study:
@@ -99,6 +101,61 @@ def test_measured_cells_are_shown(tmp_path: Path) -> None:
     assert sentence.endswith("4 faster, 0 slower of 4")
 
 
+def test_drawn_x_is_told_in_a_sentence(tmp_path: Path) -> None:
+    """The worst error and how far the largest element stands out; no picture. Every compared line is on disk."""
+    study = opened(tmp_path)
+    assert len(study.check(0).data) == 16
+    said = study.errors()
+    assert re.fullmatch(r"x is drawn: worst error [1-4]\.\d\de-3, \|x\| up to [34]\.\d times its rms", str(said))
+    assert not (tmp_path / "projection_errors.svg").exists()
+    lines = list(read_json_lines(tmp_path / "equality.jsonl"))
+    assert len(lines) == 16 and {line["x"]["source"] for line in lines} == {"random"}
+
+
+def test_real_x_stands_beside_drawn_x(tmp_path: Path) -> None:
+    """One width, four kinds of rows of five sizes; records name both sources; figures and verdict say what is real."""
+    study = opened(tmp_path, "smollm")
+    assert study.plan.model == replace(SMALL, hidden=576) and study.plan.x is study.inputs.timed
+    shown = study.check(0).data
+    assert shown["x"].unique().tolist() == ["random", "layer 0", "layer 15", "layer 29"] and len(shown) == 80
+    lines = list(read_json_lines(tmp_path / "equality.jsonl"))
+    assert {(line["x"]["source"], line["hidden"], line["weights"]) for line in lines} == {
+        ("random", 576, "random"), ("smollm", 576, "random")
+    }  # fmt: skip
+    picture = study.errors()
+    assert "on real x (|x| up to 27 × rms)" in picture.title and (tmp_path / "projection_errors.png").is_file()
+    study.study = measured()
+    feet = [" ".join(text.get_text() for text in figure.texts) for figure in (picture, study.figure())]
+    assert all("SmolLM2" in foot and "weights drawn" in foot for foot in feet)
+    assert "4 heads of 8" in feet[0]
+    verdict = study.verdict()
+    assert verdict.passed
+    assert re.search(r"x random: worst error [1-4]\.", verdict.sentence)
+    assert re.search(r"x smollm: worst error [1-4]\.\d\de-3, \|x\| up to 27 times its rms", verdict.sentence)
+
+
+@pytest.mark.parametrize("source", ["random", "smollm"])
+def test_an_arm_that_is_wrong_on_one_source_fails(source: str, tmp_path: Path) -> None:
+    """Right on the other one is not enough; nor is a source on which nothing was compared."""
+    study = opened(tmp_path, "smollm")
+    study.check(0)
+    rows = study.rows
+    study.rows = [replace(r, error=6e-3) if r.x.record()["source"] == source else r for r in rows]
+    assert not study.verdict().passed
+    study.rows = [r for r in rows if r.x.record()["source"] != source]
+    assert any("was not compared on" in failure for failure in study.verdict().failures)
+    study.rows = rows
+    assert study.verdict().passed
+
+
+def test_a_source_that_cannot_serve_is_refused(tmp_path: Path) -> None:
+    """An unknown one, and a plan with more tokens than it has."""
+    with pytest.raises(ParameterError, match="x_source is 'gemma'"):
+        opened(tmp_path, "gemma")
+    with pytest.raises(ParameterError, match="tokens is 512; allowed: at most 256"):
+        ProjectionSession.open(Session.open("study", str(tmp_path), "cpu"), Plan(tokens=(512,)), "smollm")
+
+
 @pytest.mark.parametrize("broken", ["policy", "values", "laws"])
 def test_what_is_wrong_fails_the_verdict(broken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A rule that differs from its table, a record beyond its limit, a law that does not hold."""
@@ -143,6 +200,7 @@ def test_traces_are_cut_and_written(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_on_a_gpu_the_sizes_are_the_models() -> None:
-    """A session on a CUDA device keeps the plan's model."""
+    """A session on a CUDA device has the model's sizes; with real x all but the width."""
     session = Session(None, torch.device("cuda", 0))  # type: ignore[arg-type]
     assert ProjectionSession.open(session, Plan()).plan.model is K3
+    assert ProjectionSession.open(session, Plan(), "smollm").plan.model == replace(K3, hidden=576)

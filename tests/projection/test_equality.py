@@ -9,12 +9,14 @@ import torch
 
 from kda_lab.projection import arms, equality, fp8
 from kda_lab.projection.arms import CONTROL, SIDE, SideRule
+from kda_lab.projection.inputs import DRAWN, RealRows
 from kda_lab.projection.plan import ARMS
 from kda_lab.projection.sizes import SMALL, splits
 
 CPU = torch.device("cpu")
 SIZE = splits(8, SMALL)
 RULE = SideRule(None, 64, lambda: False)
+REAL = RealRows("smollm", "a model", 15, torch.linspace(-9, 9, 8 * 64).reshape(8, 64).bfloat16(), "abc")
 
 
 def test_every_arm_is_right_on_small_sizes() -> None:
@@ -34,12 +36,43 @@ def test_a_wrong_arm_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(arms, "three", lambda x, w: replace(real(x, w), a=real(x, w).gate))
     rows = equality.compare_arms(SIZE, (4,), RULE, CPU, 0)
     assert [fault.split(":")[0] for fault in equality.equality_faults(rows)] == [
-        "three at 4 tokens",
-        "three_side at 4 tokens",
+        "three at 4 tokens of random x",
+        "three_side at 4 tokens of random x",
     ]
     control = next(r for r in rows if r.arm == CONTROL)
     assert not equality.control_repeats([replace(control, bits={"qkv": False})])
     assert equality.equality_faults([replace(control, error=float("nan"))]) != []
+
+
+def test_every_kind_of_rows_is_compared() -> None:
+    """Drawn and real x on the same weights, each with its own extent; records say which is which and that weights are drawn."""
+    rows = equality.compare_arms(SIZE, (1, 6), RULE, CPU, 0, (DRAWN, REAL))
+    assert [(r.x.label, r.tokens) for r in rows[:: len(ARMS)]] == [
+        ("random", 1), ("random", 6), ("layer 15", 1), ("layer 15", 6)
+    ]  # fmt: skip
+    assert equality.equality_faults(rows) == [] == equality.missing_faults(rows, (DRAWN, REAL))
+    assert rows[-1].extent.largest == float(REAL.states[:6].abs().max())
+    record = rows[-1].record()
+    assert (record["x"]["source"], record["x"]["layer"], record["weights"]) == ("smollm", 15, "random")
+    assert record["x"]["largest"] == rows[-1].extent.largest and record["limit"] == 5e-3
+    assert rows[0].record()["x"]["source"] == "random"
+
+
+def test_rows_that_were_not_compared_are_named() -> None:
+    """A kind of rows that is missing fails, as does one arm of it, and as does no comparison at all."""
+    rows = equality.compare_arms(SIZE, (4,), RULE, CPU, 0)
+    assert equality.missing_faults(rows, (DRAWN, REAL)) == [f"{arm} was not compared on layer 15 x" for arm in ARMS]
+    assert equality.missing_faults(rows[1:], (DRAWN,)) == ["five was not compared on random x"]
+    assert len(equality.missing_faults([], (DRAWN,))) == len(ARMS)
+
+
+def test_the_worst_of_a_source_is_its_own() -> None:
+    """Errors and extents of other sources do not count; a source without rows has none."""
+    rows = equality.compare_arms(SIZE, (4,), RULE, CPU, 0, (DRAWN, REAL))
+    rows = [replace(r, error=0.5) if r.x is REAL else r for r in rows]
+    assert equality.worst_of(rows, "smollm") == (0.5, rows[-1].extent.peak)
+    assert equality.worst_of(rows, "random")[0] < 5e-3
+    assert all(value != value for value in equality.worst_of(rows, "gemma"))
 
 
 def test_the_builders_laws_hold() -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from contextlib import nullcontext
 from dataclasses import replace
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
 
 from kda_lab.projection import arms, measure
 from kda_lab.projection.arms import CONTROL, FIVE, SIDE, THREE
+from kda_lab.projection.inputs import DRAWN, RealRows
 from kda_lab.projection.plan import ARMS, Cell, Plan, order_of
 from kda_lab.projection.sizes import SMALL, splits
 from kda_lab.projection.weights import draw
@@ -34,6 +36,22 @@ def test_a_record_an_arm(records: dict[str, measure.Record]) -> None:
     assert (record["sets"], record["calls_per_replay"], record["gemms"], len(record["rounds_us"])) == (3, 12, 3, 4)
     assert record["floor_us"] == pytest.approx(SIZE.least_bytes(4) / 1e3)
     assert [r["branch"] for r in records.values()] == ["serial", "serial", "side", "serial"]
+
+
+def test_a_record_says_what_x_is(fakes: ModuleType, records: dict[str, measure.Record]) -> None:
+    """Drawn or real, its width and its size before the check; weights are drawn. Real rows are those that are multiplied."""
+    drawn = records[FIVE]
+    assert (drawn["hidden"], drawn["weights"], drawn["x"]["source"]) == (64, "random", "random")
+    states = torch.randn(128, 64, generator=torch.Generator().manual_seed(5)).bfloat16()
+    states[:4] *= 10
+    plan = replace(PLAN, x=RealRows("smollm", "a model", 15, states, "abc"))
+    found = measure.measure_cell(Cell(8, 4, "graph"), plan, SETS, SIZE, fakes.bench())
+    assert all(r["check"]["passed"] for r in found)
+    told = found[0]["x"]
+    assert {n: told[n] for n in ("source", "model", "layer", "capture_sha256")} == {
+        "source": "smollm", "model": "a model", "layer": 15, "capture_sha256": "abc"
+    }  # fmt: skip
+    assert told["largest"] == float(states[:4].abs().max())
 
 
 def test_rounds_are_sampled_in_mirrored_order(fakes: ModuleType) -> None:
@@ -75,10 +93,31 @@ def test_values_are_checked_on_other_tokens(records: dict[str, measure.Record]) 
     assert records[CONTROL]["bits"] == dict.fromkeys(arms.OUTPUTS, True)
 
 
+def test_a_cell_is_checked_on_rows_that_it_was_not_timed_on(fakes: ModuleType) -> None:
+    """A replay that answers with what it computed for the timed rows fails: the next seed's rows stand in their place."""
+    timer, real = fakes.FakeTimer(), fakes.FakeTimer.prepare
+
+    def once(launchers: Any, calls: int) -> Any:
+        replay, seen = real(timer, launchers, calls), []
+
+        def stale() -> None:
+            if not seen:
+                seen.append(replay())
+
+        stale.arm, stale.calls = replay.arm, calls  # type: ignore[attr-defined]
+        # What a graph's own warm-up computes, before the rows change.
+        stale()
+        return stale
+
+    timer.prepare = once
+    found = measure.measure_cell(Cell(8, 4, "eager"), PLAN, SETS, SIZE, fakes.bench(timer=timer))
+    assert not any(r["check"]["passed"] for r in found)
+
+
 @pytest.mark.parametrize("wrong", ["stale", "never", "swapped"])
 def test_wrong_values_fail_their_record(wrong: str) -> None:
     """A replay that kept its old answer, one that computed nothing, one with q, k, v and the gate exchanged."""
-    x, fresh = (measure.draw_tokens(Cell(8, 4, "graph"), seed, SIZE, torch.device("cpu")) for seed in (0, 1))
+    x, fresh = (DRAWN.take(4, seed, SIZE.model.hidden, torch.device("cpu")) for seed in (0, 1))
     rule = arms.SideRule(None, 64, lambda: False)
     bound = {arm: measure.launches(arm, x, SETS, rule) for arm in (FIVE, THREE)}
     for launch in (*bound[FIVE], *bound[THREE]):

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 
 from kda_lab.errors import ParameterError
 from kda_lab.projection import plan
+from kda_lab.projection.inputs import RealRows
 from kda_lab.projection.plan import ARMS, Cell, Plan
 
 
@@ -30,6 +33,16 @@ def test_impossible_plans_are_refused(given: dict[str, Any], words: str) -> None
     """Empty and repeated lists, unknown modes, sizes that do not divide, times that are none."""
     with pytest.raises(ParameterError, match=words):
         Plan(**given)
+
+
+def test_a_plan_wants_rows_that_are_there() -> None:
+    """More tokens than x has, and a model of another width, are refused before anything is measured."""
+    x = RealRows("smollm", "a model", 15, torch.ones(8, 7168).bfloat16(), "abc")
+    with pytest.raises(ParameterError, match="tokens is 9; allowed: at most 8, the tokens of smollm layer 15"):
+        Plan(tokens=[9, 1], x=x)
+    with pytest.raises(ParameterError, match="hidden is 7168; allowed: 3, the width of smollm layer 15"):
+        Plan(tokens=[1], x=replace(x, states=x.states[:, :3]))
+    assert Plan(tokens=[8], x=x).x is x
 
 
 def test_the_default_is_the_whole_sweep() -> None:
