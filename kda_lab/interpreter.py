@@ -56,7 +56,7 @@ def ensure_faithful() -> None:
 
     if getattr(machine, _MARK, False):
         return
-    from kda_lab import interpreter_memory, interpreter_probe  # lazy: triton
+    from kda_lab import interpreter_memory, interpreter_probe, interpreter_shortcuts  # lazy: triton
 
     if not interpreter_probe.is_interpreted():
         raise UnavailableError(
@@ -67,6 +67,7 @@ def ensure_faithful() -> None:
     _found.update(interpreter_probe.faults())
     _install(machine, tl)
     interpreter_memory.install(machine)
+    interpreter_shortcuts.install(machine)
     left = interpreter_probe.faults()
     if left:
         known = "tested" if triton.__version__ in TESTED_VERSIONS else "untested"
@@ -105,10 +106,13 @@ def narrow(values: np.ndarray, *, truncate: bool = False) -> np.ndarray:
     values = np.ascontiguousarray(values, dtype=np.float32).reshape(np.shape(values))
     bits = values.view(np.uint32)
     carry = np.uint32(0) if truncate else np.uint32(0x7FFF) + ((bits >> 16) & 1)
-    rounded = ((bits + carry) >> 16).astype(np.uint16)
+    rounded = np.asarray((bits + carry) >> 16).astype(np.uint16)
+    nan = np.isnan(values)
+    if not nan.any():
+        return rounded
     # A NaN whose payload lies in the lower half would round to infinity.
     quiet = (((bits >> 16) | 0x40) & 0xFFFF).astype(np.uint16)
-    return np.where(np.isnan(values), quiet, rounded)
+    return np.where(nan, quiet, rounded)
 
 
 class _Bf16:
@@ -120,7 +124,8 @@ class _Bf16:
 
     def holds(self, handle: Any) -> bool:
         """Whether a handle carries BF16 patterns (a comparison's result has the dtype but holds booleans)."""
-        return handle.dtype.scalar == self.tl.bfloat16 and handle.data.dtype == np.uint16
+        # NumPy's dtype first: Triton compares its own in Python.
+        return handle.data.dtype == np.uint16 and handle.dtype.scalar == self.tl.bfloat16
 
     def wide(self, handle: Any) -> Any:
         return self.handle(widen(handle.data), self.tl.float32) if self.holds(handle) else handle

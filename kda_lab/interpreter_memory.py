@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import inspect
 import threading
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from types import ModuleType
@@ -37,6 +38,9 @@ class Arguments:
     ends: np.ndarray = field(default_factory=lambda: np.empty(0, np.uint64))
     names: Sequence[str] = ()
 
+    def __post_init__(self) -> None:
+        self._starts, self._ends = ([int(edge) for edge in edges] for edges in (self.starts, self.ends))
+
     @classmethod
     def of(cls, kernel: str, tensors: Iterable[tuple[str, torch.Tensor]]) -> Arguments:
         """Of one launch; storages that touch or overlap are one entry."""
@@ -61,13 +65,19 @@ class Arguments:
             return ""
         if not self.starts.size:
             return "the launch has no tensor that holds anything"
-        # Most accesses lie in one tensor: then its lowest and highest address say so for all of them.
-        low, high = self._owners(np.array([addresses.min(), addresses.max()], np.uint64), width)
-        if low == high >= 0:
+        if self.hold_together(addresses, width):
             return ""
         each = addresses.reshape(-1).astype(np.uint64)
         outside = self._owners(each, width) < 0
         return self._described(int(each[outside][0]), width, int(outside.sum())) if outside.any() else ""
+
+    def hold_together(self, addresses: np.ndarray, width: int) -> bool:
+        """Whether one storage holds all of these accesses: the lowest and the highest address say so; False without any."""
+        if not addresses.size:
+            return False
+        # In Python's integers, which do not overflow and are quicker than arrays of two.
+        place = bisect_right(self._starts, int(addresses.min())) - 1
+        return place >= 0 and int(addresses.max()) + width <= self._ends[place]
 
     def _owners(self, addresses: np.ndarray, width: int) -> np.ndarray:
         """Number of the storage that holds each access; -1 where none does."""
@@ -104,18 +114,20 @@ def install(machine: ModuleType) -> None:
         return checked
 
     def access(original: Callable[..., Any], parameter: str, verb: str) -> Callable[..., Any]:
-        signature = inspect.signature(original)
+        names = list(inspect.signature(original).parameters)
 
         @functools.wraps(original)
         def checked(*arguments: Any, **options: Any) -> Any:
-            given = signature.bind(*arguments, **options).arguments
-            pointers, mask = given[parameter], given.get("mask")
-            addresses = np.asarray(pointers.data)
-            if mask is not None:
-                addresses = addresses[np.broadcast_to(mask.data, addresses.shape).astype(bool)]
-            fault = running.launch.fault(addresses, _width(pointers))
-            if fault:
-                raise IndexError(f"kernel {running.launch.kernel} {verb} memory that is not its own: {fault}.")
+            given = {**dict(zip(names, arguments, strict=False)), **options}
+            pointers, mask, launch = given[parameter], given.get("mask"), running.launch
+            addresses, width = np.asarray(pointers.data), _width(pointers)
+            # Mostly even the lanes that a mask keeps back point into the one tensor.
+            if not launch.hold_together(addresses, width):
+                if mask is not None:
+                    addresses = addresses[np.broadcast_to(mask.data, addresses.shape).astype(bool)]
+                fault = launch.fault(addresses, width)
+                if fault:
+                    raise IndexError(f"kernel {launch.kernel} {verb} memory that is not its own: {fault}.")
             return original(*arguments, **options)
 
         return checked

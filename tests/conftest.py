@@ -1,4 +1,4 @@
-"""Shared test set-up: the interpreter on a CPU, NaN-poisoned `torch.empty`, GPU and capture markers."""
+"""Shared test set-up: property tests' settings, the interpreter on a CPU, NaN-poisoned `torch.empty`, GPU and capture markers."""
 
 from __future__ import annotations
 
@@ -7,8 +7,13 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from hypothesis import settings
 
 from kda_lab import runtime
+
+# The same examples in every run, and no deadline, which a busy machine would miss.
+settings.register_profile("kda_lab", derandomize=True, deadline=None)
+settings.load_profile("kda_lab")
 
 # Must happen before any module with a Triton kernel is imported.
 runtime.use_interpreter_on_cpu()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,25 +17,27 @@ from kda_lab.verify.metrics import rel_l2
 SOURCES = sorted((Path(__file__).parents[1] / "notebooks" / "candidates").glob("*/*.py"))
 QSA = load_op("qsa.packed_decode")
 EDGES = QSA.cases.edge_calls(11)
+# A computed CONTRACT is evaluated in a fresh process, which costs seconds.
+read = functools.cache(read_candidate)
 GROUPED = candidate_arm(Path(__file__).parents[1] / "notebooks" / "candidates" / "qsa.packed_decode" / "grouped.py")
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda p: p.stem)
 def test_a_candidate_declares_itself(path: Path) -> None:
     """Its CONTRACT is a declaration of the op of its folder; it imports what an exported kernel may."""
-    assert read_candidate(path).declaration.op == path.parent.name
+    assert read(path).declaration.op == path.parent.name
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda p: p.stem)
 def test_what_is_judged_is_what_would_be_exported(path: Path) -> None:
     """The arm's digest in records is the digest that the export looks for."""
-    assert candidate_arm(path).source_sha256 == read_candidate(path).sha256
+    assert candidate_arm(path).source_sha256 == read(path).sha256
 
 
 def test_device_code_has_its_host_code() -> None:
     """Every .cu file stands beside a Python candidate of language cuda, which reads it."""
     devices = sorted((Path(__file__).parents[1] / "notebooks" / "candidates").glob("*/*.cu"))
-    readers = [path.with_suffix(".cu") for path in SOURCES if read_candidate(path).files.device is not None]
+    readers = [path.with_suffix(".cu") for path in SOURCES if read(path).files.device is not None]
     assert devices == sorted(readers)
 
 

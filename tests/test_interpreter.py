@@ -147,7 +147,7 @@ def test_mend_that_fails_its_probes_is_refused(monkeypatch: pytest.MonkeyPatch) 
         interpreter.ensure_faithful()
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(st.floats(width=32, allow_nan=True), min_size=1, max_size=20))
 def test_narrowing_is_torchs_rounding(values: list[float]) -> None:
     """Any FP32 value narrows to the BF16 that torch gives, NaN to a NaN."""
@@ -158,7 +158,7 @@ def test_narrowing_is_torchs_rounding(values: list[float]) -> None:
     assert torch.equal(mine.nan_to_num(0.0), theirs.nan_to_num(0.0))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.integers(0, 0xFFFF), min_size=1, max_size=20))
 def test_widening_then_narrowing_keeps_the_value(patterns: list[int]) -> None:
     """Every BF16 pattern survives the way to FP32 and back, but for a NaN's payload."""

@@ -48,7 +48,7 @@ def room_of(module: str) -> str:
     parts = module.split(".")
     if parts[0] in DOORS:
         return "door"
-    if parts[0] in ("interpreter", "interpreter_memory", "interpreter_probe"):
+    if parts[0] in ("interpreter", "interpreter_memory", "interpreter_probe", "interpreter_shortcuts"):
         return "interpreter"
     if parts[0] == "ops":
         if parts[1:] in ([], ["protocol"]):

@@ -143,7 +143,7 @@ def test_a_broken_contract_leaves_nothing_judged(toy: Any) -> None:
 
 
 @given(cut=st.floats(0, 1, exclude_max=True))
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_contract_cut_anywhere_is_one_finding(toy: Any, pristine_toy: Any, cut: float) -> None:
     """A truncated contract never ends in a traceback, and never in a clean audit."""
     whole = (pristine_toy.folder / "contract.json").read_bytes()

@@ -133,7 +133,7 @@ def test_a_changed_file_is_refused(small_set: Path) -> None:
         read_checked(small_set, manifest, "one.safetensors")
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_flipped_byte_in_the_manifest_is_refused_or_changes_nothing(small_set: Path, data: st.DataObject) -> None:
     """Random damage is either found or leaves the same value (white space)."""

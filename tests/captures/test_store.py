@@ -151,7 +151,7 @@ def test_a_gather_behind_the_pool_is_refused(small_set: Path) -> None:
         CaptureSet.open(small_set).load("one")
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_flipped_byte_in_any_file_is_refused(small_set: Path, data: st.DataObject) -> None:
     """Random damage to tensor files, headers included, is always found."""
@@ -167,7 +167,7 @@ def test_a_flipped_byte_in_any_file_is_refused(small_set: Path, data: st.DataObj
         path.write_bytes(good)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_damage_under_a_valid_hash_is_refused_or_gives_the_recorded_content(
     small_set: Path, data: st.DataObject

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kda_lab.contracts.dimensions import AxisDimension, axis_of, extent_of, parse_dimension
-
-LAW = settings(derandomize=True, deadline=None)
 
 
 @pytest.mark.parametrize(
@@ -78,7 +76,6 @@ def test_an_unknown_axis_is_a_key_error() -> None:
         extent_of("M", {"K": 1})
 
 
-@LAW
 @given(
     extent=st.integers(0, 10**9),
     offset=st.integers(-9, 9),
@@ -95,7 +92,6 @@ def test_an_axis_is_read_back_from_what_shows_it(extent: int, offset: int, divis
         assert dimension.axis_extent(shown) == extent
 
 
-@LAW
 @given(extent=st.integers(0, 10**9), divisor=st.integers(1, 64), multiple=st.integers(2, 256))
 def test_a_rounded_dimension_is_the_least_multiple_that_holds_the_axis(
     extent: int, divisor: int, multiple: int

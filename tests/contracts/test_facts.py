@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kda_lab import runtime
@@ -45,7 +45,6 @@ def test_alignment_follows_a_slice() -> None:
     assert tensor_facts(base[offset + 2 :]).alignment == 4
 
 
-@settings(derandomize=True, deadline=None)
 @given(
     shape=st.lists(st.integers(0, 3), min_size=1, max_size=4),
     order=st.permutations(range(4)),
@@ -60,7 +59,6 @@ def test_contiguous_agrees_with_torch(shape: list[int], order: list[int], step: 
 @given(
     shape=st.lists(st.integers(0, 4), min_size=2, max_size=4), order=st.permutations(range(4)), step=st.integers(1, 2)
 )
-@settings(derandomize=True, deadline=None)
 def test_transposed_agrees_with_torch(shape: list[int], order: list[int], step: int) -> None:
     """A tensor is transposed exactly when its last two dimensions swapped are contiguous."""
     view = torch.zeros([2 * e for e in shape])[tuple(slice(0, step * e, step) for e in shape)]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kda_lab.contracts.facts import CallFacts, TensorFacts, call_facts
@@ -17,7 +17,6 @@ from kda_lab.contracts.model import Declaration
 from kda_lab.contracts.predicate import check, show
 from kda_lab.ops.nvfp4_gemm.spec import SPEC
 
-LAW = settings(derandomize=True, deadline=None)
 Change = Callable[[Any, CallFacts], CallFacts]
 
 REJECTED: dict[str, tuple[Change, list[str]]] = {
@@ -134,7 +133,6 @@ def test_a_dtype_is_no_number(contract: Any, calls: Any) -> None:
     assert show(torch.float8_e4m3fn) == "torch.float8_e4m3fn"
 
 
-@LAW
 @given(
     m=st.integers(0, 20),
     n=st.integers(0, 66),
@@ -148,7 +146,6 @@ def test_ok_exactly_inside_the_declaration(m: int, n: int, k: int, dtype: str, g
     assert check(gemm_declaration, facts).ok == expected
 
 
-@LAW
 @given(
     m=st.integers(1, 16),
     n=st.integers(1, 20),
@@ -166,7 +163,6 @@ def test_one_container_fits_one_call(
     assert check(gemm_declaration, changed).ok == fits
 
 
-@LAW
 @given(swap=st.booleans(), name=st.sampled_from(["weight", "weight_sf"]), m=st.integers(1, 16), n=st.integers(1, 9))
 def test_real_views_are_judged_as_torch_lays_them_out(
     swap: bool, name: str, m: int, n: int, gemm_declaration: Declaration
@@ -207,7 +203,6 @@ ANY_FACTS = st.builds(
 )
 
 
-@LAW
 @given(facts=ANY_FACTS)
 def test_arbitrary_facts_never_raise_and_never_pass(facts: CallFacts, gemm_declaration: Declaration) -> None:
     """Whatever the shapes, strides and ranks, the predicate answers with readable reasons."""

@@ -7,15 +7,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kda_lab.contracts.facts import CallFacts, TensorFacts
 from kda_lab.contracts.model import Contract
 from kda_lab.contracts.predicate import check
 
-# The same examples in every run, and no deadline, which a busy machine would miss.
-LAW = settings(derandomize=True, deadline=None)
 TENSORS = st.builds(
     TensorFacts,
     dtype=st.sampled_from(["bfloat16", "float16", "int32", "int64", "nonsense"]),
@@ -45,7 +43,6 @@ FACTS = st.builds(
 )
 
 
-@LAW
 @given(facts=FACTS, shapes=st.sampled_from(["callable", "dispatched"]), allow=st.booleans())
 def test_arbitrary_facts_never_raise_and_never_pass(
     facts: CallFacts, shapes: Any, allow: bool, contract: Contract
@@ -59,7 +56,6 @@ def test_arbitrary_facts_never_raise_and_never_pass(
         assert f"{reason.field} is {reason.given}; allowed: {reason.allowed}." in str(reason)
 
 
-@LAW
 @given(
     B=st.integers(0, 140),
     topology=st.sampled_from([(24, 2), (12, 1), (24, 1), (12, 2), (16, 2), (1, 1)]),
@@ -75,7 +71,6 @@ def test_ok_exactly_inside_the_contract(
     assert check(contract, replace(facts, capability=capability)).ok == expected
 
 
-@LAW
 @given(facts=FACTS, seed=st.integers(0, 1000))
 def test_order_of_arguments_does_not_matter(facts: CallFacts, seed: int, contract: Contract) -> None:
     """The same facts in another order of names give the same reasons in the same order."""
@@ -95,7 +90,6 @@ MUTATIONS: dict[str, Callable[[TensorFacts, int], dict[str, Any]]] = {
 }
 
 
-@LAW
 @given(
     name=st.sampled_from(["q", "k", "v", "cu_seqlens_q", "cu_seqlens_k"]),
     field=st.sampled_from(sorted(MUTATIONS)),
@@ -115,7 +109,6 @@ def test_one_mutated_field_is_named(name: str, field: str, n: int, contract: Con
     assert f"{name}.{field}" in fields or (field == "device" and any(f"of {name}" in r.allowed for r in reasons))
 
 
-@LAW
 @given(name=st.sampled_from(["max_seqlen_k", "softmax_scale", "max_seqlen_q"]), value=SCALARS)
 def test_one_mutated_scalar_is_named_or_allowed(name: str, value: Any, contract: Contract, calls: Any) -> None:
     """Any value of a scalar is either inside its gate or named by the one reason."""

@@ -5,13 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from kda_lab.contracts.shapes import AxisRange, ShapeRule, always_multiple, holds, in_words, require_within
-
-LAW = settings(derandomize=True, deadline=None)
 
 
 @st.composite
@@ -61,7 +59,6 @@ def test_an_empty_range_is_refused(changes: dict[str, int], words: str) -> None:
         AxisRange(**{"minimum": 1, "maximum": 16, **changes})
 
 
-@LAW
 @given(narrow=extents(), wide=extents())
 def test_within_means_every_extent_is_within(narrow: Any, wide: Any) -> None:
     """A rule lies within another exactly when each extent that it holds is held by the other."""
@@ -74,7 +71,6 @@ def test_within_means_every_extent_is_within(narrow: Any, wide: Any) -> None:
     assert within == (held(narrow) <= held(wide))
 
 
-@LAW
 @given(value=extents(), divisor=st.integers(1, 9))
 def test_always_multiple_never_says_yes_wrongly(value: Any, divisor: int) -> None:
     """Where it says yes every extent is a multiple; for numbers and lists it is exact."""

@@ -189,7 +189,7 @@ CLAIMS = st.builds(
 
 
 @given(CLAIMS)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_every_claim_gets_a_verdict(claim: Claim) -> None:
     """Whatever the numbers are, the judge answers in its vocabulary, twice the same."""
     first = judge(claim)

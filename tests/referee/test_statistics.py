@@ -113,7 +113,7 @@ def test_p_has_a_floor(strata: Strata, floor: float) -> None:
     st.lists(st.floats(0.5, 2.0), min_size=2, max_size=5),
     st.lists(st.floats(0.5, 2.0), min_size=2, max_size=5),
 )
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_p_is_scipys(base: list[float], cand: list[float]) -> None:
     """The exact p of two arms is that of SciPy's permutation test of the same statistic."""
     logs = np.log(np.array([*base, *cand]))

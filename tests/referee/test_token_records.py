@@ -97,7 +97,7 @@ RECORDS = st.builds(
 )
 
 
-@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(RECORDS, min_size=1, max_size=5, unique_by=lambda r: r.prompt))
 def test_what_is_written_reads_back(tmp_path: Path, records: list[TokenRecord]) -> None:
     """A record written as JSON is the same record when it is read."""

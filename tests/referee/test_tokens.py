@@ -204,7 +204,7 @@ OUTPUTS = st.dictionaries(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(OUTPUTS, st.randoms(use_true_random=False))
 def test_comparison_laws(outputs: dict[str, list[tuple[int, float]]], chance: random.Random) -> None:
     """An output equals itself; a changed id is found, at the first changed place, from either side."""

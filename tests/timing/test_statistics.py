@@ -119,7 +119,7 @@ def test_same_records_give_the_same_interval(rivals: Any) -> None:
     st.lists(st.floats(0.1, 1e4), min_size=2, max_size=7),
     st.lists(st.floats(0.1, 1e4), min_size=2, max_size=7),
 )
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_interval_holds_its_ratio_and_never_warns(base: list[float], arm: list[float]) -> None:
     """For any positive samples, identical ones included, the interval is ordered and spans possible ratios; no warning."""
     with warnings.catch_warnings():

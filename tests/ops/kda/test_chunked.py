@@ -28,7 +28,7 @@ def drawn(count: int, seed: int, gate: str = "safe") -> tuple[torch.Tensor, tupl
     return normal(HV, V, K), (q, k, v, g, torch.sigmoid(normal(count, HV)))
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(
     count=st.integers(0, 150),
     gate=st.sampled_from(["safe", "softplus", "steep"]),

@@ -51,7 +51,7 @@ def test_it_is_the_recurrence(length: int, circular: bool, predecayed: bool) -> 
     assert torch.allclose(replay.present_state(memory, predecayed), LAST, atol=1e-12)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(length=st.integers(1, 6), forced=st.sets(st.integers(0, 11)), circular=st.booleans())
 def test_flushes_may_be_forced_anywhere(length: int, forced: set[int], circular: bool) -> None:
     """Whatever is forced: the recurrence, and a position that stays inside of the ring."""

@@ -121,7 +121,7 @@ def test_a_delta_that_is_not_pending_is_not_read() -> None:
     assert all(torch.isfinite(t).all() for t in oracle.oracle_fp64(poisoned).values())
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(a=st.integers(0, 65535), b=st.integers(0, 65535))
 def test_a_sum_rounded_over_fp32_is_rounded_once(a: int, b: int) -> None:
     """BF16 sums have the same bits whether they are formed in FP32 or exactly."""

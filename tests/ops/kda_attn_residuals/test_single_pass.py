@@ -55,7 +55,7 @@ def test_it_is_right_at_the_width_of_the_model() -> None:
     check(cases.synthesise(cases.rows((2,), (3,), ("add_write",), snapshots=4)[0], 1))
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(
     tokens=st.integers(1, 9),
     valid=st.integers(0, 5),

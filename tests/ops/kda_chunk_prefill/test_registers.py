@@ -49,7 +49,7 @@ def test_it_is_right_at_the_edges(name: str) -> None:
     assert_right(EDGES[name])
 
 
-@settings(max_examples=3, deadline=None)
+@settings(max_examples=3)
 @given(
     counts=st.lists(st.integers(0, 70), min_size=1, max_size=3).filter(sum),
     gate=st.sampled_from(["safe", "steep"]),

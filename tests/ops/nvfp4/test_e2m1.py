@@ -51,7 +51,7 @@ def test_what_lies_outside(x: float, code: int) -> None:
     assert e2m1.encode(torch.tensor([x])).tolist() == [code]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.floats(-8, 8, width=32), min_size=1, max_size=40))
 def test_the_nearest_value_is_taken(values: list[float]) -> None:
     """No value of the format lies nearer to x than the one it is rounded to, and rounding keeps the order."""

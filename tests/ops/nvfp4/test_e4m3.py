@@ -63,7 +63,7 @@ def test_nan_stays_nan() -> None:
     assert e4m3.encode(torch.tensor([math.nan, -math.nan])).tolist() == [0x7F, 0x7F]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.floats(0, 500, width=32), min_size=1, max_size=40))
 def test_the_nearest_value_is_taken(values: list[float]) -> None:
     """No byte's value lies nearer to x than that of the byte it is rounded to, and rounding keeps the order."""

@@ -47,7 +47,7 @@ def test_examples_of_the_8x4_swizzle(row: int, column: int, columns: int, offset
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(size=SIZES)
 def test_the_swizzle_is_its_formula_and_invertible(name: str, size: tuple[int, int]) -> None:
     """Each scale lies where the formula says, every other byte is zero, and the way back gives all of them."""

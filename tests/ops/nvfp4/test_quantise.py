@@ -101,7 +101,7 @@ def test_the_two_orders_are_not_the_same() -> None:
     assert ((strict - fast).abs() <= strict * 2.0**-22).all()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     seed=st.integers(0, 2**31), rows=st.integers(1, 6), blocks=st.integers(1, 9), order=st.sampled_from(quantise.ORDERS)
 )
@@ -118,7 +118,7 @@ def test_the_error_is_at_most_half_a_step(seed: int, rows: int, blocks: int, ord
     assert (errors <= half + 1e-4).all()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(seed=st.integers(0, 2**31), rows=st.integers(1, 6), blocks=st.integers(1, 9))
 def test_quantising_again_changes_nothing(seed: int, rows: int, blocks: int) -> None:
     """A dequantised tensor quantises to the same bytes where its scales are normal."""

@@ -52,7 +52,7 @@ def test_outputs_have_a_real_magnitude(kind: str) -> None:
 
 
 @given(st.integers(1, 300), st.sampled_from(sorted(cases.TINY_SHAPES)), st.integers(0, 3))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_padding_of_synthetic_scales_is_zero(M: int, shape: str, seed: int) -> None:
     """In every synthetic call and input set, whatever the geometry."""
     row = cases.rows([shape], [M], ["any_scale"])[0]
@@ -81,7 +81,7 @@ def test_another_seed_keeps_alpha_and_changes_the_rest() -> None:
 
 
 @given(st.integers(1, 300), st.sampled_from(sorted(cases.TINY_SHAPES)))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_guard_rows_hold_nan_and_live_rows_stay(M: int, shape: str) -> None:
     """All padding of both containers, rows and columns, becomes NaN; live scales stay, and so does the result."""
     call = one(f"{shape}-M{M}-random")
@@ -119,7 +119,7 @@ def test_changed_alpha_has_another_sign_and_magnitude() -> None:
 
 
 @given(st.floats(2.0**-90, 2.0**90, width=32), st.booleans())
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_changed_alpha_shows_a_rounded_alpha(alpha: float, is_negative: bool) -> None:
     """Whatever alpha was, the new one is an eighth to a quarter of it, and far from the BF16 and FP16 mantissas."""
     call = one("tiny_d-M5-random").with_inputs(alpha=torch.tensor([-alpha if is_negative else alpha]))

@@ -64,7 +64,7 @@ def test_both_roads_agree(shape: str, kind: str, M: int) -> None:
 
 
 @given(st.integers(1, 140), st.integers(1, 140), st.integers(1, 9), st.integers(0, 1000))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_both_roads_agree_on_any_geometry(M: int, N: int, blocks: int, seed: int) -> None:
     """Any M and N, any K of whole blocks, arbitrary codes and scales."""
     draw = torch.Generator().manual_seed(seed)

@@ -96,7 +96,7 @@ def test_every_shape(M: int, N: int, K: int) -> None:
     assert rel_l2(computed(call), oracle_fp64(call)["out"]) < 1e-5
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.integers(1, 40), st.integers(1, 150), st.integers(1, 12))
 def test_any_shape(M: int, N: int, blocks: int) -> None:
     """Whatever the shape, the definition holds."""

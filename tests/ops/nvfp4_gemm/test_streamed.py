@@ -37,7 +37,7 @@ def split(packed: int) -> tuple[int, int]:
     return packed & 0xFFFFFFFF, packed >> 32
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.integers(1, 16), st.integers(1, STREAMED.MAX_N), st.integers(1, STREAMED.MAX_K // 64))
 def test_every_callable_shape_has_a_cut_that_covers_it(M: int, N: int, blocks: int) -> None:
     """Each tile and each step of K belongs to exactly one CTA, and everything fits into shared memory."""
@@ -50,7 +50,7 @@ def test_every_callable_shape_has_a_cut_that_covers_it(M: int, N: int, blocks: i
     assert cut.shared_bytes <= STREAMED.MAX_SHARED_BYTES
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.integers(1, 16), st.integers(1, STREAMED.MAX_N), st.integers(1, STREAMED.MAX_K // 64))
 def test_a_warp_has_a_place_for_every_partial_tile(M: int, N: int, blocks: int) -> None:
     """The slots hold all partial tiles of the busiest warp but its last one."""

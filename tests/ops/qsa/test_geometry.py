@@ -33,7 +33,7 @@ def test_a_prefill_query_scores_what_is_complete_at_its_position(position: int, 
     assert found.tolist() == [blocks]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(0, 5000), st.integers(0, 5000), st.integers(2, 8))
 def test_no_prefill_query_sees_its_future(position: int, more: int, ratio: int) -> None:
     """Every token of every valid block is at or before the query, and the next block is not complete there."""

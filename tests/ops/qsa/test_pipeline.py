@@ -25,7 +25,7 @@ def paging() -> pipeline.Paging:
     return pipeline.page_requests(LENGTHS, 3)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(1, 40), st.integers(1, 200))
 def test_lengths_fall_and_have_every_tail(batch: int, blocks_each: int) -> None:
     """From the context down, never above it, remainders 0, 3, 2, 1 in turn, no row empty."""

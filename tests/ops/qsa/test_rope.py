@@ -34,7 +34,7 @@ def test_position_zero_changes_nothing() -> None:
     assert torch.equal(rope.rotate(x, rope.cos_sin_table(1, 64)[0]), x)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.integers(0, 200), st.integers(0, 200), st.sampled_from([2, 32, 64, 128]))
 def test_only_the_distance_of_positions_counts(left: int, right: int, width: int) -> None:
     """q at p and k at p' give the product of q at p + 7 and k at p' + 7, and lengths stay."""

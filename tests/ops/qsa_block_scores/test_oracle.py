@@ -29,7 +29,7 @@ def test_golden_score() -> None:
     assert found.tolist() == [[7 / math.sqrt(128)] + [-math.inf] * 15]
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(st.lists(st.integers(0, 64), min_size=1, max_size=4), st.integers(1, 9), st.integers(0, 99))
 def test_two_roads_agree(live: list[int], heads: int, seed: int) -> None:
     """Gather then product, and product with the whole pool then gather, give the same scores and the same -inf."""
@@ -62,7 +62,7 @@ def chosen(scores: torch.Tensor, lengths: torch.Tensor, k: int) -> list[set[int]
     return [{int(n) for n in row if n < length} for row, length in zip(best, lengths.tolist(), strict=True)]
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.lists(st.integers(0, 64), min_size=1, max_size=5), st.integers(1, 64), st.integers(0, 99))
 def test_the_shortcut_selects_the_same_set(live: list[int], k: int, seed: int) -> None:
     """Rows of up to k blocks select them all, so that a scorer may skip them; longer rows keep their scores."""

@@ -71,7 +71,7 @@ def test_three_roads_lead_to_the_same_bits(name: str) -> None:
     assert found[0]["cu_seqlens_k"].diff().tolist() == oracle.live_counts(call)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.data())
 def test_roads_agree_on_any_selection(data: st.DataObject) -> None:
     """Any ids, lengths and requests: the same bits, and as many rows as there are valid columns."""

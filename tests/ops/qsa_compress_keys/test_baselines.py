@@ -54,7 +54,7 @@ def test_arm_passes_the_referee(arm: Arm) -> None:
         assert replay(load_op("qsa.compress_keys"), arm, capture, "cpu").failed == ()
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 7)), min_size=1, max_size=3), st.integers(0, 2))
 def test_the_kernel_follows_any_step(spans: list[tuple[int, int]], padding: int) -> None:
     """Requests in any order, at any position, with any number of tokens."""

@@ -70,7 +70,7 @@ def test_padding_changes_nothing() -> None:
     assert not found["entries"].any()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     st.lists(st.tuples(st.integers(0, 21), st.integers(1, 9)), min_size=1, max_size=5),
     st.integers(0, 3),
@@ -86,7 +86,7 @@ def test_the_parallel_form_agrees(spans: list[tuple[int, int]], padding: int, se
     assert element_max(entries, exact["entries"], oracle.allowance(call, exact)["entries"]) <= 1
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(st.integers(0, 12), st.lists(st.integers(1, 6), min_size=2, max_size=5))
 def test_a_prefill_may_come_in_any_pieces(first: int, pieces: list[int]) -> None:
     """One step of all tokens, or several of a few with the ring handed on, leave the same keys and the same ring."""

@@ -70,7 +70,7 @@ def test_three_roads_lead_to_the_same_bits(name: str) -> None:
     assert first.dtype == torch.int32
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.lists(st.integers(-2, 6), min_size=1, max_size=6), st.integers(0, 24), st.integers(-1, 24))
 def test_roads_agree_on_any_row(blocks: list[int], length: int, position: int) -> None:
     """Blocks twice, behind the length or missing; positions before, at and behind the end."""

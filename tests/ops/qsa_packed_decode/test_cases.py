@@ -150,7 +150,7 @@ def test_too_small_a_capacity_is_refused() -> None:
         cases.with_capacity(one("tp2-B4-short"), 3)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     lengths=st.lists(st.integers(0, 60), min_size=1, max_size=6),
     spare=st.integers(0, 80),

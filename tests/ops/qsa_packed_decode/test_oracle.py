@@ -59,7 +59,7 @@ def online_softmax(call: Call, tile: int) -> torch.Tensor:
     return out.bfloat16()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     lengths=st.lists(st.integers(0, 70), min_size=1, max_size=5),
     heads=st.sampled_from([(24, 2), (12, 1), (6, 1), (8, 4), (3, 3)]),

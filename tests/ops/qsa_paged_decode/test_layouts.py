@@ -18,7 +18,7 @@ def drawn(counts: list[int], width: int = TARGET_WIDTH, owners: list[int] | None
     return layouts.draw(counts, owners, room, torch.Generator().manual_seed(seed))
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(
     counts=st.lists(st.integers(0, 2055), min_size=1, max_size=4),
     draft=st.booleans(),

@@ -48,7 +48,7 @@ def test_three_roads_lead_to_the_same_bits(name: str) -> None:
     assert selection_faults(first, call.inputs["scores"], call.inputs["lengths"]) == []
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.lists(FLOATS, min_size=1, max_size=20), st.integers(1, 24))
 def test_roads_agree_on_any_floats(values: list[float], k: int) -> None:
     """Whatever bits the scores have, the three agree and the selection is valid."""

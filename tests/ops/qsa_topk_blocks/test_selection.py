@@ -74,7 +74,7 @@ def test_wrong_arguments_are_refused(blocks: torch.Tensor, tolerance: float, wor
         selection_faults(blocks, SCORES, LENGTHS, tolerance)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=12), st.integers(1, 14))
 def test_torch_topk_is_valid_whatever_the_ties(values: list[int], k: int) -> None:
     """torch.topk passes on rows full of ties; with its best id exchanged for a worse one it does not."""

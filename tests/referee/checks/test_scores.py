@@ -68,7 +68,7 @@ def test_nobody_erred_is_no_certainty() -> None:
 
 
 @given(st.integers(50, 400), st.data())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_true_shares_are_explained(questions: int, data: st.DataObject) -> None:
     """A share printed with three digits is always explained by its own denominator."""
     right = data.draw(st.lists(st.integers(0, questions), min_size=1, max_size=6))

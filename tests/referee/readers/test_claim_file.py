@@ -143,9 +143,7 @@ claims = st.builds(
 )  # fmt: skip
 
 
-@settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(claims)
 def test_a_written_claim_reads_back_equal(tmp_path: Path, claim: Claim) -> None:
     """Whatever text and numbers a claim holds, the file gives the same claim."""

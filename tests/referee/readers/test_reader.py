@@ -144,7 +144,7 @@ PIECES = (
 )
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.sampled_from(sorted(GOOD)), st.data())
 def test_a_damaged_file_is_read_or_refused(tmp_path: Path, suffix: str, data: st.DataObject) -> None:
     """Cut, spliced or overwritten anywhere: claims, or one refusal that names the file; nothing else escapes."""
@@ -159,7 +159,7 @@ def test_a_damaged_file_is_read_or_refused(tmp_path: Path, suffix: str, data: st
         assert f"f{suffix}" in str(error)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.sampled_from((".yaml", ".csv", ".json", ".jsonl")), st.binary(max_size=60))
 def test_any_bytes_are_read_or_refused(tmp_path: Path, suffix: str, content: bytes) -> None:
     """Files that were never claims: one refusal that names the file."""

@@ -129,7 +129,7 @@ def test_a_wrong_trace_summary_is_refused(tmp_path: Path, text: str, message: st
 cells = st.floats(0, 1e9, allow_nan=False).map(lambda v: round(v, 6))
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.tuples(st.sampled_from(("baseline", "candidate")), cells, cells), min_size=1, max_size=8))
 def test_a_written_table_reads_back_equal(tmp_path: Path, rows: list[tuple[str, float, float]]) -> None:
     """Every cell comes back as it was typed, in order."""

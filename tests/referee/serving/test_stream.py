@@ -154,7 +154,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(JSON.map(lambda value: b"data: " + json.dumps(value).encode()) | st.binary().map(lambda b: b"data: " + b))
 def test_no_event_raises_anything_else(line: bytes) -> None:
     """Whatever stands in an event, it is taken in or it is a failure of the stream."""

@@ -14,7 +14,7 @@ from kda_lab.referee.slices.kernel_list import KernelList
 from kda_lab.referee.slices.steps import Marker, slice_trace
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(st.integers(0, 2**32), st.sampled_from([1, 3, 5]))
 def test_the_totals_hold_for_any_seed(seed: int, steps: int) -> None:
     """Wall, sum and count of the representative slice, exact to the nanosecond."""

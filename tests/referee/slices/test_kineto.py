@@ -63,7 +63,7 @@ def test_a_start_keeps_its_nanoseconds() -> None:
 PRINTABLE = st.text(st.characters(exclude_categories=("C", "Z")), min_size=1, max_size=9)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.lists(st.builds(Kernel, PRINTABLE, st.integers(0, 7), st.integers(0, 90),
                           st.integers(0, 10**16), st.integers(0, 10**6)), min_size=1, max_size=8, unique=True))  # fmt: skip
 def test_written_kernels_read_back_equal(kernels: list[Kernel]) -> None:
@@ -71,7 +71,7 @@ def test_written_kernels_read_back_equal(kernels: list[Kernel]) -> None:
     assert set(read_kineto("t", kineto_json(kernels).encode()).kernels) == set(kernels)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.data())
 def test_a_cut_file_is_refused_wherever_it_is_cut(data: st.DataObject) -> None:
     """No prefix of a trace is a trace."""

@@ -59,7 +59,7 @@ def test_the_file_is_opened_so_that_nothing_can_be_written(export: Path, monkeyp
     assert [address.rpartition("?")[2] for address in opened] == ["mode=ro&immutable=1"]
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(st.lists(st.builds(Kernel, st.text("abc<>,: ", min_size=1), st.integers(0, 7), st.integers(0, 90), st.integers(0, 10**15),
                           st.integers(0, 10**6)), min_size=1, max_size=6, unique=True))  # fmt: skip
 def test_written_kernels_read_back_equal(tmp_path_factory: pytest.TempPathFactory, kernels: list[Kernel]) -> None:
