@@ -19,20 +19,24 @@ from kda_lab.ops.protocol import Arm, Call, FunctionArm, Launcher
 
 
 class PlainLauncher:
-    """Runs one call with the table of its chunks, which is read on the host beforehand."""
+    """Runs one call with the tables of its chunks, which are read on the host beforehand.
+
+    No table is given up while the launcher lives: a graph captured over other lengths reads its own for as long.
+    """
 
     def __init__(self, module: Any, call: Call) -> None:
         self._module, self._call = module, call
-        self._where = module.tables(call.inputs["cu_seqlens"])
+        self._kept: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self.prepare()
 
     def prepare(self) -> None:
-        """Make the table of chunks again, in the memory that a captured launch reads; only other lengths need another."""
+        """Make the tables again, for each number of chunks in memory of its own that stays where it is."""
         made = self._module.tables(self._call.inputs["cu_seqlens"])
-        if [t.shape for t in made] != [t.shape for t in self._where]:
-            self._where = made
-            return
-        for kept, new in zip(self._where, made, strict=True):
-            kept.copy_(new)
+        chunks = made[0].shape[0]
+        if chunks in self._kept:
+            for kept, new in zip(self._kept[chunks], made, strict=True):
+                kept.copy_(new)
+        self._where = self._kept.setdefault(chunks, made)
 
     def __call__(self) -> None:
         self._module.prefill(memory_of(self._call), bound_of(self._call), self._call.outputs["out"], self._where)

@@ -186,11 +186,13 @@ def _outputs(
     o_c = (tl.program_id(0) * C + o_i).to(tl.int64)
     b_o = tl.zeros([C, BLOCK_V], dtype=tl.float32)
     if tl.load(p_index + n) >= 0:
+        # Scores first: in the other order ptxas 12.8 (bundled with Triton 3.6 and 3.7) gives the second product, at K = 64,
+        # the base of shared memory for its descriptor, and the GPU reads outside of it.
+        b_a = tl.load(p_scores + o_c[:, None] * (HV * C) + (i_h * C + o_i)[None, :])
+        b_o = tl.dot(b_a, tl.load(p_new + o_c[:, None] * (HV * V) + (i_h * V + o_v)[None, :]))
         o_before = (tl.program_id(0).to(tl.int64) * HV + i_h) * (V * K) + o_v[:, None] * K + o_k[None, :]
         b_q = tl.load(p_qg + o_c[:, None] * (HV * K) + (i_h * K + o_k)[None, :])
-        b_o = tl.dot(b_q, tl.trans(tl.load(p_before + o_before)))
-        b_a = tl.load(p_scores + o_c[:, None] * (HV * C) + (i_h * C + o_i)[None, :])
-        b_o += tl.dot(b_a, tl.load(p_new + o_c[:, None] * (HV * V) + (i_h * V + o_v)[None, :]))
+        b_o += tl.dot(b_q, tl.trans(tl.load(p_before + o_before)))
     tl.store(p_out + o_t[:, None] * (HV * V) + (i_h * V + o_v)[None, :], b_o.to(tl.bfloat16), mask=m_t[:, None])
 
 
