@@ -18,7 +18,7 @@
 # large weight, one small one padded to 8 rows, and the second of the decay gate. The two small ones can run on a side
 # stream inside a CUDA graph (sglang PR 36206). Both arms read the very same bytes. On a CPU the sizes are small and nothing is timed.
 #
-# Weights are always drawn. So is x, unless `x_source` names a real model: then x is what its attention projections are given,
+# Weights are always drawn. So is x, unless `x_source` names captures of a real model: then x is what its attention projections are given,
 # in that model's width, and the arms are compared on drawn x of this width too.
 
 # %% tags=["parameters"]
@@ -30,7 +30,7 @@ window_ms = 3.0  # device time of one sample, in ms
 seconds = 100.0  # most time of the sweep, in s; cells beyond it are recorded as not reached
 trace_at = [8, 4]  # attn_tp and tokens of the calls that are traced and cut
 seed = 0  # of weights and tokens
-x_source = "random"  # `random`: x is drawn; `smollm`: hidden states of SmolLM2 135M, 576 wide, up to 256 tokens
+x_source = ""  # folder of a real model's hidden states, such as data/captures/projection.inputs.smollm; empty: x is drawn
 device = "auto"  # auto, cpu, cuda or cuda:N
 run_dir = ""  # folder of this run's records; empty: reports/local/30_projection_fusion
 

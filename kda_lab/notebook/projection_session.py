@@ -51,15 +51,15 @@ class ProjectionSession:
     laws: list[str] = field(default_factory=list)
     study: Study | None = None
     slices: SliceComparison | None = None
-    inputs: Inputs = field(default_factory=lambda: open_inputs(RANDOM))
+    inputs: Inputs = field(default_factory=lambda: open_inputs(""))
 
     @classmethod
-    def open(cls, session: Session, plan: Plan, x_source: str = RANDOM) -> ProjectionSession:
+    def open(cls, session: Session, plan: Plan, x_source: str = "") -> ProjectionSession:
         """A study in a session's run folder; without a GPU it is one of small heads, and nothing is timed.
 
         Args:
             plan: its model and x are replaced.
-            x_source: one of `inputs.SOURCES`. Real rows keep their width, whatever that of the model is.
+            x_source: folder of captured rows; empty: they are drawn. Real rows keep their width, whatever that of the model is.
 
         Raises:
             ParameterError: an unknown source, or a plan with more tokens than it has.

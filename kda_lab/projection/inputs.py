@@ -16,10 +16,7 @@ from kda_lab.captures.store import Capture, CaptureSet
 from kda_lab.errors import ParameterError, Reason
 from kda_lab.projection.sizes import ROOM
 
-RANDOM, SMOLLM = "random", "smollm"
-FOLDERS = {SMOLLM: "data/captures/projection.inputs.smollm"}
-"""Real sources by name, and the capture set of each, below the project."""
-SOURCES = (RANDOM, *FOLDERS)
+RANDOM = "random"
 STEP = 101
 """Tokens between the first rows that two seeds take: odd, so that the seeds of a power of two of tokens all differ."""
 
@@ -80,7 +77,7 @@ class RealRows:
     """Rows of one capture, in the order of the text, from its first one (seed 0) or later ones on; behind the last comes the first."""
 
     source: str
-    """One of `FOLDERS`."""
+    """Name of the capture set behind the op's: `smollm`."""
     model: str
     layer: int
     states: torch.Tensor
@@ -126,23 +123,27 @@ class Inputs:
     """Width of the real rows; None where all are drawn, which fit any width."""
 
 
-def open_inputs(source: str) -> Inputs:
+def open_inputs(folder: str) -> Inputs:
     """The rows of one source.
 
     Args:
-        source: one of `SOURCES`. A real one is timed on the layer with the most tokens, and compared on drawn rows too.
+        folder: of a capture set of `projection.inputs`, below the project; empty: all rows are drawn. A set is timed on
+            the layer with the most tokens, and compared on drawn rows too.
 
     Raises:
-        ParameterError: an unknown source.
+        ParameterError: no such folder, or captures of something else.
         CaptureError: the capture set is not what its manifest says.
     """
-    if source == RANDOM:
+    if not folder:
         return Inputs(DRAWN, (DRAWN,))
-    if source not in FOLDERS:
-        raise ParameterError(ROOM, [Reason("x_source", repr(source), ", ".join(map(repr, SOURCES)))])
-    captures = CaptureSet.open(runtime.project_path(FOLDERS[source]))
+    path = runtime.project_path(folder)
+    if not path.is_dir():
+        allowed = f"a folder of captures of {projection_inputs.OP}, or nothing for rows that are drawn"
+        raise ParameterError(ROOM, [Reason("x_source", repr(folder), allowed)])
+    captures = CaptureSet.open(path)
     if captures.op != projection_inputs.OP:
         raise ParameterError(ROOM, [Reason(f"op of {captures.path}", repr(captures.op), repr(projection_inputs.OP))])
+    source = path.name.removeprefix(f"{projection_inputs.OP}.")
     real = [_rows(source, captures.load(name)) for name in captures.names()]
     timed = max(real, key=lambda rows: len(rows.states))
     return Inputs(timed, (DRAWN, *real), timed.states.shape[1])

@@ -22,10 +22,11 @@ from kda_lab.projection.sizes import K3, SMALL
 from kda_lab.projection.study import Study
 from kda_lab.run_folder import read_json_lines
 
+FOLDER = "data/captures/projection.inputs.smollm"
 US = {FIVE: 20.0, CONTROL: 20.01, THREE: 16.0, SIDE: 14.0}
 
 
-def opened(tmp_path: Path, x_source: str = "random") -> ProjectionSession:
+def opened(tmp_path: Path, x_source: str = "") -> ProjectionSession:
     plan = Plan(tokens=(1, 4), attn_tp=(2, 8), modes=("graph",))
     return ProjectionSession.open(Session.open("study", str(tmp_path), "cpu"), plan, x_source)
 
@@ -114,7 +115,7 @@ def test_drawn_x_is_told_in_a_sentence(tmp_path: Path) -> None:
 
 def test_real_x_stands_beside_drawn_x(tmp_path: Path) -> None:
     """One width, four kinds of rows of five sizes; records name both sources; figures and verdict say what is real."""
-    study = opened(tmp_path, "smollm")
+    study = opened(tmp_path, FOLDER)
     assert study.plan.model == replace(SMALL, hidden=576) and study.plan.x is study.inputs.timed
     shown = study.check(0).data
     assert shown["x"].unique().tolist() == ["random", "layer 0", "layer 15", "layer 29"] and len(shown) == 80
@@ -137,7 +138,7 @@ def test_real_x_stands_beside_drawn_x(tmp_path: Path) -> None:
 @pytest.mark.parametrize("source", ["random", "smollm"])
 def test_an_arm_that_is_wrong_on_one_source_fails(source: str, tmp_path: Path) -> None:
     """Right on the other one is not enough; nor is a source on which nothing was compared."""
-    study = opened(tmp_path, "smollm")
+    study = opened(tmp_path, FOLDER)
     study.check(0)
     rows = study.rows
     study.rows = [replace(r, error=6e-3) if r.x.record()["source"] == source else r for r in rows]
@@ -153,7 +154,7 @@ def test_a_source_that_cannot_serve_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ParameterError, match="x_source is 'gemma'"):
         opened(tmp_path, "gemma")
     with pytest.raises(ParameterError, match="tokens is 512; allowed: at most 256"):
-        ProjectionSession.open(Session.open("study", str(tmp_path), "cpu"), Plan(tokens=(512,)), "smollm")
+        ProjectionSession.open(Session.open("study", str(tmp_path), "cpu"), Plan(tokens=(512,)), FOLDER)
 
 
 @pytest.mark.parametrize("broken", ["policy", "values", "laws"])
@@ -203,4 +204,4 @@ def test_on_a_gpu_the_sizes_are_the_models() -> None:
     """A session on a CUDA device has the model's sizes; with real x all but the width."""
     session = Session(None, torch.device("cuda", 0))  # type: ignore[arg-type]
     assert ProjectionSession.open(session, Plan()).plan.model is K3
-    assert ProjectionSession.open(session, Plan(), "smollm").plan.model == replace(K3, hidden=576)
+    assert ProjectionSession.open(session, Plan(), FOLDER).plan.model == replace(K3, hidden=576)

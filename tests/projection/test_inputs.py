@@ -12,6 +12,7 @@ from kda_lab.projection.inputs import DRAWN, RealRows, extent_of, open_inputs
 
 CPU = torch.device("cpu")
 STATES = torch.arange(8 * 3).reshape(8, 3).bfloat16()
+FOLDER = "data/captures/projection.inputs.smollm"
 REAL = RealRows("smollm", "a model", 15, STATES, "abc")
 
 
@@ -35,7 +36,7 @@ def test_real_rows_follow_the_text_and_wrap() -> None:
 @pytest.mark.parametrize("tokens", [1, 4, 256])
 def test_another_seed_gives_other_rows_throughout(tokens: int) -> None:
     """Every row of the timed ones differs from the next seed's row in its place: what was kept shows in all of them."""
-    timed = open_inputs("smollm").timed
+    timed = open_inputs(FOLDER).timed
     one, two = (timed.take(tokens, seed, 576, CPU) for seed in (0, 1))
     assert not bool((one == two).all(1).any())
 
@@ -50,29 +51,28 @@ def test_rows_that_are_not_there_are_refused() -> None:
 
 def test_a_random_source_has_drawn_rows_alone() -> None:
     """They fit any width."""
-    found = open_inputs("random")
+    found = open_inputs("")
     assert (found.timed, found.compared, found.hidden) == (DRAWN, (DRAWN,), None)
 
 
 def test_a_real_source_is_compared_with_drawn_rows() -> None:
     """Three layers behind the drawn rows; timed is the one with 256 tokens; records name model, layer and capture."""
-    found = open_inputs("smollm")
+    found = open_inputs(FOLDER)
     assert [rows.label for rows in found.compared] == ["random", "layer 0", "layer 15", "layer 29"]
     assert found.timed is found.compared[2] and found.hidden == 576
     assert found.timed.reasons(256, 576) == [] and found.timed.reasons(257, 576) != []
     record = found.timed.record()
     assert (record["source"], record["layer"]) == ("smollm", 15) and "SmolLM2" in record["model"]
-    captures = CaptureSet.open(inputs.runtime.project_path(inputs.FOLDERS["smollm"]))
+    captures = CaptureSet.open(inputs.runtime.project_path(FOLDER))
     assert record["capture_sha256"] == captures.sha256_of("smollm2-layer15")
 
 
-def test_an_unknown_source_or_set_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The message names the sources; a set of another op is none."""
-    with pytest.raises(ParameterError, match="x_source is 'gemma'; allowed: 'random', 'smollm'"):
+def test_an_unknown_folder_or_set_is_refused() -> None:
+    """The message says what would do; a set of another op does not."""
+    with pytest.raises(ParameterError, match=r"x_source is 'gemma'; allowed: a folder of captures of projection\.inputs"):
         open_inputs("gemma")
-    monkeypatch.setitem(inputs.FOLDERS, "smollm", "data/captures/kda.attn_residuals.smollm")
     with pytest.raises(ParameterError, match=r"is 'kda.attn_residuals'; allowed: 'projection.inputs'"):
-        open_inputs("smollm")
+        open_inputs("data/captures/kda.attn_residuals.smollm")
 
 
 def test_an_extent_tells_how_far_an_element_stands_out() -> None:
