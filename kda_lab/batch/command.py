@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shlex
 import signal
 import subprocess
 import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kda_lab.batch.ending import ending_raises
 from kda_lab.errors import ParameterError, Reason
 
 if TYPE_CHECKING:
@@ -20,6 +24,8 @@ if TYPE_CHECKING:
 
 CPU = "cpu"
 STOP_S = 10.0
+"""A run needs some seconds to end its notebook's process in order."""
+THEN_S = 60.0
 
 
 def batch(
@@ -27,47 +33,86 @@ def batch(
     only: Annotated[
         list[str] | None, typer.Option(help="Name or pattern of steps, repeated; all when left out.")
     ] = None,
-    gpus: Annotated[str, typer.Option(help="Their numbers, such as 0,1; all visible ones when left out.")] = "",
+    gpus: Annotated[str, typer.Option(help="Places among the visible ones, such as 0,1; all when left out.")] = "",
     seconds: Annotated[float, typer.Option(help="Of the whole batch; what runs then is ended.")] = 86400.0,
     reports: Annotated[Path, typer.Option(help="Folder of the runs.")] = Path("reports"),
     logs: Annotated[Path, typer.Option(help="Folder of what each step prints.")] = Path("build/batch"),
-    then: Annotated[str, typer.Option(help="Command to run after each step, e.g. one that saves the runs.")] = "",
+    then: Annotated[
+        str, typer.Option(help="Command to run after each step, at most a minute, e.g. one that saves the runs.")
+    ] = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the commands and stop.")] = False,
 ) -> None:
     """Run a plan over this machine's GPUs. Exit 0 all passed, 1 some failed, 2 bad input, 3 out of time.
 
     A run that times has its GPU to itself; the others share. The same command again goes on: what passed is not repeated.
     """
-    from kda_lab.batch.lanes import Lanes, State  # lazy: pydantic
     from kda_lab.batch.plan import check_steps, chosen, read_plan  # lazy: pydantic
 
     if not seconds > 0:
         raise ParameterError("batch", [Reason("seconds", repr(seconds), "a number above 0")])
+    hook, lanes = _words(then), _lanes(gpus)
     steps = chosen(read_plan(plan), only or [])
-    check_steps(steps)
+    check_steps(steps, reports)
     if dry_run:
         for step in steps:
             typer.echo(shlex.join(("kda-lab", *step.command(reports)[3:])))
         return
-    logs.mkdir(parents=True, exist_ok=True)
+    with _only_batch(logs):
+        outcomes = _run(steps, lanes, seconds, reports, logs, hook)
+    raise typer.Exit(_exit_code(outcomes))
+
+
+def _run(
+    steps: Sequence[Step], lanes: Sequence[str], seconds: float, reports: Path, logs: Path, hook: Sequence[str]
+) -> tuple[Outcome, ...]:
+    """Run the steps, and say of each when it starts and how it ends."""
+    from kda_lab.batch.lanes import Lanes, State  # lazy: pydantic
 
     def start(step: Step, lane: str) -> Child:
+        child = Child(step.command(reports), logs / f"{step.name}.txt", lane)
         typer.echo(f"{lane:>4}  {step.name}: started")
-        return Child(step.command(reports), logs / f"{step.name}.txt", lane)
+        return child
 
     def watch(outcome: Outcome) -> None:
-        why = f" ({outcome.sentence}; {logs / outcome.step.name}.txt)" if outcome.state is State.FAILED else ""
-        why = f" ({outcome.sentence})" if outcome.sentence and not why else why
+        said = [outcome.sentence] if outcome.sentence else []
+        said += [str(logs / f"{outcome.step.name}.txt")] if outcome.state is State.FAILED else []
+        why = f" ({'; '.join(said)})" if said else ""
         typer.echo(f"      {outcome.step.name}: {outcome.state.value}{why}, {outcome.seconds:.0f} s")
-        if then and outcome.state is not State.LEFT:
-            _after(then)
+        if hook and outcome.state is not State.LEFT:
+            _after(hook)
 
-    outcomes = Lanes(_lanes(gpus), seconds, start, WallClock(), watch).run(steps)
+    with ending_raises():
+        return Lanes(lanes, seconds, start, WallClock(), watch).run(steps)
+
+
+def _exit_code(outcomes: Sequence[Outcome]) -> int:
+    from kda_lab.batch.lanes import State  # lazy: pydantic
+
     counts = {state: sum(o.state is state for o in outcomes) for state in State}
     typer.echo(", ".join(f"{count} {state.value}" for state, count in counts.items() if count))
     if counts[State.FAILED]:
-        raise typer.Exit(1)
-    raise typer.Exit(3 if counts[State.CUT] or counts[State.LEFT] else 0)
+        return 1
+    return 3 if counts[State.CUT] or counts[State.LEFT] else 0
+
+
+@contextmanager
+def _only_batch(logs: Path) -> Iterator[None]:
+    """Make the folder of logs and hold it against a second batch, which would write into the same files."""
+    remedy = "Name another folder with --logs."
+    try:
+        logs.mkdir(parents=True, exist_ok=True)
+        handle = os.open(logs, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as error:
+        given = f"{str(logs)!r} ({error.strerror or error})"
+        raise ParameterError("batch", [Reason("logs", given, "a folder that can be written", remedy)]) from error
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError as error:
+        remedy = "Another batch is at work there: wait for it, since two would also time on the same GPUs."
+        raise ParameterError("batch", [Reason("logs", repr(str(logs)), "a folder without a batch", remedy)]) from error
+    finally:
+        os.close(handle)
 
 
 class Child:
@@ -121,22 +166,38 @@ class WallClock:
 
 
 def _lanes(gpus: str) -> tuple[str, ...]:
-    if gpus:
-        found = tuple(part.strip() for part in gpus.split(","))
-        if not all(part.isdigit() for part in found) or len(set(found)) != len(found):
-            raise ParameterError("batch", [Reason("gpus", repr(gpus), "different whole numbers, such as 0,1")])
-        return found
+    """Names of the chosen GPUs, as a child's CUDA_VISIBLE_DEVICES takes them; the CPU where there is none."""
     from kda_lab.runtime import visible_gpus  # lazy: torch
 
-    return visible_gpus() or (CPU,)
+    visible = visible_gpus()
+    if not gpus:
+        return visible or (CPU,)
+    places = [part.strip() for part in gpus.split(",")]
+    known = {str(place): name for place, name in enumerate(visible)}
+    if len(set(places)) != len(places) or not set(places) <= set(known):
+        allowed = f"different ones of {', '.join(known)}" if known else "nothing, since no GPU is visible here"
+        raise ParameterError("batch", [Reason("gpus", repr(gpus), allowed)])
+    return tuple(known[place] for place in places)
 
 
-def _after(command: str) -> None:
+def _words(command: str) -> tuple[str, ...]:
+    try:
+        words = tuple(shlex.split(command))
+    except ValueError as error:
+        raise ParameterError("batch", [Reason("then", f"{command!r} ({error})", "a command with its words")]) from error
+    if command and not words:
+        raise ParameterError("batch", [Reason("then", repr(command), "a command with its words")])
+    return words
+
+
+def _after(hook: Sequence[str]) -> None:
     """Run the user's own command; what it does is no part of the batch's outcome."""
     try:
-        code = subprocess.run(shlex.split(command), check=False, stdin=subprocess.DEVNULL).returncode
+        code = subprocess.run(hook, check=False, stdin=subprocess.DEVNULL, timeout=THEN_S).returncode
     except OSError as error:
-        typer.echo(f"      {command}: {error.strerror or error}", err=True)
-        return
-    if code:
-        typer.echo(f"      {command}: exit code {code}", err=True)
+        typer.echo(f"      {shlex.join(hook)}: {error.strerror or error}", err=True)
+    except subprocess.TimeoutExpired:
+        typer.echo(f"      {shlex.join(hook)}: ended after {THEN_S:g} s", err=True)
+    else:
+        if code:
+            typer.echo(f"      {shlex.join(hook)}: exit code {code}", err=True)

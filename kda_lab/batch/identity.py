@@ -24,6 +24,13 @@ RECORD_NAMES = (
     "verify.jsonl",
     "timing.jsonl",
     "chain.jsonl",
+    "equality.jsonl",
+    "identities.jsonl",
+    "judgements.jsonl",
+    "projection.jsonl",
+    "stages.jsonl",
+    "suites.jsonl",
+    "trace.jsonl",
     "index.html",
     "notebook.html",
     "summary.json",
@@ -135,7 +142,7 @@ def already_passed(run: RunFolder, identity: Identity) -> bool:
 
 
 def check_same_run(run: RunFolder, identity: Identity) -> None:
-    """Refuse to mix two runs in one folder.
+    """Refuse to mix two runs in one folder; one that has measured nothing leaves it to other parameters.
 
     Raises:
         ParameterError: the folder holds records of another notebook or of other parameters; each difference is named.
@@ -162,8 +169,13 @@ def check_same_run(run: RunFolder, identity: Identity) -> None:
         for name in {**old, **now["parameters"]}
         if old.get(name) != now["parameters"].get(name)
     ]
-    if reasons:
+    if reasons and (before.get("notebook") != now["notebook"] or _measured(run)):
         raise ParameterError("batch", reasons)
+
+
+def _measured(run: RunFolder) -> bool:
+    """Whether the folder holds records or a verdict: a run whose parameters the notebook refused has neither."""
+    return run.verdict.exists() or any(run.path.glob("*.jsonl"))
 
 
 def _read(path: Path) -> Any:

@@ -10,6 +10,8 @@ from typing import Protocol
 from kda_lab.batch.plan import Step
 
 POLL_S = 0.2
+GRACE_S = 1.0
+"""A step may expect this much more than is left: the check of the plan has taken some."""
 BESIDE = 4
 """Steps that time nothing share a GPU up to this many; each is one busy CPU as well."""
 
@@ -118,15 +120,25 @@ class Lanes:
             left = end - self._clock.now()
             if lost:
                 self._leave(step, f"{lost[0]} did not pass")
-            elif step.seconds > left:
+            elif step.seconds > left + GRACE_S:
                 self._leave(step, f"expects {step.seconds:g} s, {max(left, 0):.1f} s left")
             elif any(name not in self._outcomes for name in needs):
                 still.append(step)
             elif (lane := self._free_lane(step)) is not None:
-                self._running.append(_Running(step, lane, self._start(step, lane), self._clock.now()))
+                self._launch(step, lane)
             else:
                 return [*still, *waiting[place:]]
         return still
+
+    def _launch(self, step: Step, lane: str) -> None:
+        began = self._clock.now()
+        try:
+            process = self._start(step, lane)
+        # Its log cannot be written, or the machine takes no more processes: the others go on.
+        except (OSError, ValueError) as error:
+            self._note(Outcome(step, State.FAILED, f"not started: {error}"))
+        else:
+            self._running.append(_Running(step, lane, process, began))
 
     def _free_lane(self, step: Step) -> str | None:
         """The emptiest lane that may take the step."""

@@ -82,13 +82,22 @@ def read_parameters(notebook: Path) -> NotebookParameters:
     return NotebookParameters(notebook, defaults)
 
 
+def is_file(path: Path) -> bool:
+    """Whether there is such a file; a name that no file can have is none."""
+    try:
+        return path.is_file()
+    # From Python 3.14 on pathlib says so itself.
+    except OSError:
+        return False
+
+
 def read_notebook(notebook: Path) -> nbformat.NotebookNode:
     """The notebook's content.
 
     Raises:
         ParameterError: the file is missing or is not a notebook.
     """
-    if not notebook.is_file():
+    if not is_file(notebook):
         raise ParameterError("batch", [Reason("notebook", repr(str(notebook)), "an .ipynb file that exists")])
     try:
         return nbformat.read(notebook, as_version=4)

@@ -18,21 +18,23 @@ from __future__ import annotations
 import fnmatch
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, TypeAdapter, ValidationError
 
-from kda_lab.batch.parameters import read_parameters
+from kda_lab.batch.parameters import is_file, read_parameters
 from kda_lab.errors import ParameterError, Reason, RefereeError
 from kda_lab.referee.readers.text import complaint
 from kda_lab.referee.readers.yaml_tree import Tree, read_tree
 
 ROOM = "batch"
+LONGEST = 100_000
+"""Bytes of one parameter; Linux takes 128 KiB an argument."""
 KDA_LAB = (sys.executable, "-m", "kda_lab.cli")
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)]
 
 
 class _Entry(BaseModel):
@@ -40,7 +42,7 @@ class _Entry(BaseModel):
 
     name: Name
     """Unique in the plan."""
-    seconds: float = Field(gt=0, allow_inf_nan=False)
+    seconds: float = Field(gt=0, allow_inf_nan=False, strict=True)
     """What the step is expected to take; it is not started where less is left."""
     after: tuple[Name, ...] = ()
     """Steps that have to pass first, where they belong to the same batch."""
@@ -51,7 +53,7 @@ class RunStep(_Entry):
 
     notebook: str
     parameters: dict[str, Any] = {}
-    timed: bool = True
+    timed: bool = Field(default=True, strict=True)
     """False for a run that times nothing; only such runs share a GPU."""
 
     def command(self, reports: Path) -> tuple[str, ...]:
@@ -92,9 +94,8 @@ def _kind(value: Any) -> str:
     return "export" if isinstance(value, dict) and "candidate" in value else "run"
 
 
-_STEPS: TypeAdapter[list[Step]] = TypeAdapter(
-    list[Annotated[Annotated[RunStep, Tag("run")] | Annotated[ExportStep, Tag("export")], Discriminator(_kind)]]
-)
+_Tagged = Annotated[Annotated[RunStep, Tag("run")] | Annotated[ExportStep, Tag("export")], Discriminator(_kind)]
+_STEPS: TypeAdapter[list[Step]] = TypeAdapter(Annotated[list[_Tagged], Field(min_length=1)])
 
 
 def read_plan(file: Path) -> tuple[Step, ...]:
@@ -133,23 +134,48 @@ def chosen(steps: Sequence[Step], only: Sequence[str]) -> tuple[Step, ...]:
     return tuple(step for step in steps if not only or any(fnmatch.fnmatchcase(step.name, p) for p in only))
 
 
-def check_steps(steps: Sequence[Step]) -> None:
-    """Read every notebook's parameters cell and look for every candidate, so that nothing fails after hours.
+def check_steps(steps: Sequence[Step], reports: Path) -> None:
+    """Read every notebook's parameters cell and look for every candidate and run, so that nothing fails after hours.
+
+    Args:
+        reports: folder below which an export finds the runs that are no steps of this batch.
 
     Raises:
-        ParameterError: missing files, unknown parameters or wrong types, each with the step's name.
+        ParameterError: missing files or runs, unknown parameters or wrong types, each with the step's name.
     """
     reasons: list[Reason] = []
+    names = {step.name for step in steps}
     for step in steps:
         try:
             if isinstance(step, RunStep):
-                read_parameters(Path(step.notebook)).typed(step.parameters)
-            elif not Path(step.candidate).is_file():
-                raise ParameterError(ROOM, [Reason("candidate", repr(step.candidate), "a file that exists")])
+                _check_run(step)
+            else:
+                _check_export(step, names, reports)
         except ParameterError as error:
-            reasons += [replace(reason, field=f"{step.name}: {reason.field}") for reason in error.reasons]
+            # One without reasons is a sentence: about a file that is no notebook, say.
+            found = error.reasons or (Reason("notebook", str(error), "a notebook that can be run"),)
+            reasons += [replace(reason, field=f"{step.name}: {reason.field}") for reason in found]
     if reasons:
         raise ParameterError(ROOM, reasons)
+
+
+def _check_run(step: RunStep) -> None:
+    read_parameters(Path(step.notebook)).typed(step.parameters)
+    if long := [name for name, value in step.parameters.items() if not _can_be_given(_as_text(value))]:
+        raise ParameterError(ROOM, [Reason(name, "not shown", f"at most {LONGEST} bytes, no NUL") for name in long])
+
+
+def _check_export(step: ExportStep, names: Collection[str], reports: Path) -> None:
+    if not is_file(Path(step.candidate)):
+        raise ParameterError(ROOM, [Reason("candidate", repr(step.candidate), "a file that exists")])
+    if absent := [run for run in step.runs if run not in names and not (reports / run).is_dir()]:
+        allowed = f"runs of this batch, or folders below {reports}"
+        raise ParameterError(ROOM, [Reason("runs", repr(run), allowed) for run in absent])
+
+
+def _can_be_given(text: str) -> bool:
+    """Whether a process can take the text as an argument."""
+    return "\0" not in text and len(text.encode(errors="replace")) <= LONGEST
 
 
 def _as_text(value: Any) -> str:

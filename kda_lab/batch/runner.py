@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from kda_lab import runtime
+from kda_lab.batch.ending import Ended, ending_raises
 from kda_lab.batch.identity import Identity, already_passed, check_same_run, clear, identify
 from kda_lab.batch.parameters import INJECTED, read_parameters
 from kda_lab.errors import ParameterError, Reason
@@ -161,7 +162,7 @@ def _execute(notebook: Path, parameters: dict[str, Any], run: RunFolder, timeout
 
     deadline = time.monotonic() + timeout_s
     try:
-        with _logging_to(run.log):
+        with _logging_to(run.log), ending_raises():
             papermill.execute_notebook(
                 str(notebook),
                 str(run.executed_notebook),
@@ -181,6 +182,8 @@ def _execute(notebook: Path, parameters: dict[str, Any], run: RunFolder, timeout
         return Finish(code, f"cell {error.exec_count} raised {error.ename}: {error.evalue}")
     except nbclient.exceptions.CellTimeoutError:
         return Finish(CRASHED, f"stopped after {timeout_s:g} s; run the same command again to go on from its records")
+    except Ended as error:
+        return Finish(CRASHED, f"stopped by {error.name}; run the same command again to go on from its records")
     # DeadKernelError and "Kernel didn't respond" or "Kernel died before replying" are RuntimeErrors.
     except RuntimeError as error:
         return Finish(CRASHED, f"the kernel process died: {error}")

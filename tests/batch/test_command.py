@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -12,22 +14,26 @@ import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
-from kda_lab.batch.command import Child, _lanes
+from kda_lab.batch.command import Child, _lanes, _only_batch
+from kda_lab.batch.plan import KDA_LAB
+from kda_lab.batch.runner import _only_runner
 from kda_lab.cli import app
 from kda_lab.errors import ParameterError
+from kda_lab.run_folder import RunFolder
 
 Make = Callable[..., Path]
 
 
 @pytest.fixture
-def batch(tmp_path: Path) -> Callable[..., Result]:
-    """Write a plan and run the command on it, everything below tmp_path."""
+def batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+    """Write a plan and run the command on it, everything below tmp_path, on a machine with two GPUs in name."""
+    monkeypatch.setattr("kda_lab.runtime.visible_gpus", lambda: ("4", "5"))
 
     def run(steps: list[dict[str, Any]], *options: str) -> Result:
         plan = tmp_path / "plan.yaml"
         plan.write_text(yaml.safe_dump(steps))
         folders = ["--reports", str(tmp_path / "reports"), "--logs", str(tmp_path / "logs")]
-        return CliRunner().invoke(app, ["batch", str(plan), *folders, "--gpus", "0", *options])
+        return CliRunner().invoke(app, ["batch", str(plan), *folders, *options])
 
     return run
 
@@ -75,8 +81,14 @@ def test_dry_run_prints_commands_and_starts_nothing(
     [
         (("--seconds", "0"), "seconds is 0.0; allowed: a number above 0"),
         (("--seconds", "nan"), "seconds is nan; allowed: a number above 0"),
-        (("--gpus", "0,0"), "gpus is '0,0'; allowed: different whole numbers"),
-        (("--gpus", "a"), "gpus is 'a'; allowed: different whole numbers"),
+        (("--gpus", "0,0"), "gpus is '0,0'; allowed: different ones of 0, 1"),
+        (("--gpus", "2"), "gpus is '2'; allowed: different ones of 0, 1"),
+        (("--gpus", "0,01"), "gpus is '0,01'; allowed: different ones of 0, 1"),
+        (("--gpus", "0,"), "gpus is '0,'; allowed: different ones of 0, 1"),
+        (("--then", "echo 'a"), 'then is "echo \'a" (No closing quotation)'),
+        (("--then", " "), "then is ' '; allowed: a command with its words"),
+        (("--logs", "/dev/null"), "logs is '/dev/null' (File exists); allowed: a folder that can be written"),
+        (("--logs", "/proc/x"), "logs is '/proc/x' (No such file or directory)"),
         (("--only", "b"), "only is 'b'; allowed: a name or pattern of a"),
     ],
 )
@@ -100,14 +112,54 @@ def test_wrong_parameters_are_exit_2_before_anything_starts(
 
 
 def test_lanes_are_the_visible_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those asked for; else those of this process; else the CPU."""
-    monkeypatch.setattr("kda_lab.runtime.visible_gpus", lambda: ("3", "5"))
-    assert _lanes("0, 1") == ("0", "1")
-    assert _lanes("") == ("3", "5")
+    """All of them under the names that a child's environment takes, or those in the given places; else the CPU."""
+    monkeypatch.setattr("kda_lab.runtime.visible_gpus", lambda: ("GPU-3", "GPU-5", "GPU-7"))
+    assert _lanes("") == ("GPU-3", "GPU-5", "GPU-7")
+    assert _lanes("2, 0") == ("GPU-7", "GPU-3")
     monkeypatch.setattr("kda_lab.runtime.visible_gpus", tuple)
     assert _lanes("") == ("cpu",)
-    with pytest.raises(ParameterError):
-        _lanes("0,,1")
+    with pytest.raises(ParameterError, match="gpus is '0'; allowed: nothing, since no GPU is visible here"):
+        _lanes("0")
+
+
+def test_a_second_batch_with_the_same_logs_is_refused(
+    batch: Callable[..., Result], make_notebook: Make, tmp_path: Path
+) -> None:
+    """Exit 2, and the first one's logs stay as they are."""
+    (tmp_path / "logs").mkdir()
+    step = {"name": "a", "notebook": str(make_notebook()), "seconds": 60}
+    with _only_batch(tmp_path / "logs"):
+        result = batch([step])
+    assert (result.exit_code, "Another batch is at work there" in result.output) == (2, True)
+    assert list((tmp_path / "logs").iterdir()) == []
+
+
+def test_a_log_that_cannot_be_written_fails_its_step_alone(
+    batch: Callable[..., Result], make_notebook: Make, tmp_path: Path
+) -> None:
+    """The others run."""
+    (tmp_path / "logs" / "a.txt").mkdir(parents=True)
+    step = {"name": "a", "notebook": str(make_notebook()), "seconds": 60}
+    result = batch([step, step | {"name": "b"}])
+    assert result.exit_code == 1
+    assert "a: failed (not started: [Errno 21] Is a directory" in result.output
+    assert "b: passed" in result.output
+
+
+def test_a_hook_that_hangs_is_ended(
+    batch: Callable[..., Result], make_notebook: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The batch says so and goes on."""
+    monkeypatch.setattr("kda_lab.batch.command.THEN_S", 0.2)
+    step = {"name": "a", "notebook": str(make_notebook()), "seconds": 60}
+    result = batch([step], "--then", "sleep 600")
+    assert (result.exit_code, "sleep 600: ended after 0.2 s" in result.output) == (0, True)
+
+
+def gone(pid: str) -> bool:
+    """Whether a process is no more, or only waits to be collected."""
+    state = Path(f"/proc/{pid}/stat")
+    return not state.exists() or state.read_text().split()[2] == "Z"
 
 
 STUBBORN = """
@@ -129,5 +181,31 @@ def test_stopping_reaches_everything_a_step_started(tmp_path: Path, monkeypatch:
         time.sleep(0.01)
     child.stop()
     assert child.poll() is not None
-    state = Path(f"/proc/{pid.read_text()}/stat")
-    assert not state.exists() or state.read_text().split()[2] == "Z"
+    assert gone(pid.read_text())
+
+
+CELL = """
+import pathlib, subprocess, time
+child = subprocess.Popen(["sleep", "600"])
+pathlib.Path(run_dir, "pid.new").write_text(str(child.pid))
+pathlib.Path(run_dir, "pid.new").rename(pathlib.Path(run_dir, "pid"))
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_batch_that_is_told_to_end_ends_everything(make_notebook: Make, tmp_path: Path, number: int) -> None:
+    """Run, notebook process and what a cell has started are gone, and the folder is free for the same command."""
+    plan, pid = tmp_path / "plan.yaml", tmp_path / "reports" / "a" / "pid"
+    plan.write_text(yaml.safe_dump([{"name": "a", "notebook": str(make_notebook(CELL)), "seconds": 60}]))
+    command = [*KDA_LAB, "batch", str(plan), "--reports", str(pid.parents[1]), "--logs", str(tmp_path / "logs")]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
+        while not pid.exists():
+            assert process.poll() is None
+            time.sleep(0.05)
+        process.send_signal(number)
+        assert process.wait() == 128 + number
+    assert gone(pid.read_text())
+    assert f"stopped by {signal.SIGTERM.name}" in (tmp_path / "logs" / "a.txt").read_text()
+    with _only_runner(RunFolder(pid.parent)):
+        pass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -75,10 +76,33 @@ def test_other_parameters_need_another_folder(tmp_path: Path, make_notebook: Mak
         check_same_run(run, identify(notebook, DEFAULTS, {"rows": 5}))
 
 
+@pytest.mark.parametrize("record", ["verify.jsonl", "suites.jsonl", "verdict.json"])
+def test_a_run_that_measured_nothing_leaves_its_folder_to_other_parameters(
+    tmp_path: Path, make_notebook: Make, record: str
+) -> None:
+    """A misspelt value that the notebook refused can be corrected in place; any record or verdict holds the folder."""
+    notebook, run = make_notebook(), RunFolder.at(tmp_path / "run")
+    started(run, identify(notebook, DEFAULTS, {"rows": 4}), None)
+    run.log.write_text("refused")
+    corrected = identify(notebook, DEFAULTS, {"rows": 5})
+    check_same_run(run, corrected)
+    (run.path / record).write_text("{}\n")
+    with pytest.raises(ParameterError, match="parameter rows in"):
+        check_same_run(run, corrected)
+
+
+def test_fresh_removes_the_records_of_every_kind() -> None:
+    """Every file of records that a module of the package names is among those that starting over removes."""
+    package = Path(identity.__file__).parents[1]
+    named = {n for p in package.rglob("*.py") for n in re.findall(r'"([a-z_]+\.jsonl)"', p.read_text())}
+    assert named and not named - set(identity.RECORD_NAMES)
+
+
 def test_other_notebook_needs_another_folder(tmp_path: Path, make_notebook: Make) -> None:
     """An edited notebook does not add to the records of the old one."""
     run = RunFolder.at(tmp_path / "run")
     started(run, identify(make_notebook(), DEFAULTS, {}), None)
+    run.timing_records.write_text("{}\n")
     with pytest.raises(ParameterError, match="notebook_sha256 in"):
         check_same_run(run, identify(make_notebook("extra = 1"), DEFAULTS, {}))
 

@@ -77,6 +77,11 @@ def test_every_parameter_comes_back_as_it_was(value: Any) -> None:
             r"yaml:3: 0\.seconds is 0; .*yaml:6: 1\.runs is .*at least 1",
         ),
         ([REPLAY | {"seconds": float("inf")}], r"0\.seconds is inf"),
+        ([REPLAY | {"seconds": True}], r"0\.seconds is True"),
+        ([REPLAY | {"seconds": "60"}], r"0\.seconds is '60'"),
+        ([REPLAY | {"timed": "off"}], r"0\.timed is 'off'"),
+        ([REPLAY | {"name": "n" * 101}], r"0\.name is 'n"),
+        ([], r"plan is \[\]; .*at least 1"),
         ([REPLAY | {"name": "../up"}], r"0\.name is '\.\./up'"),
         ([REPLAY, REPLAY], r"name is 'replay'; allowed: each name once"),
         ([EXPORT, REPLAY], r"kernel\.runs is 'replay'; allowed: a step above it"),
@@ -120,22 +125,34 @@ def test_patterns_choose_and_keep_the_order() -> None:
         chosen(every, ["b-1", "c-*"])
 
 
-def test_parameters_and_files_are_checked_before_anything_starts(make_notebook: Callable[..., Path]) -> None:
+def test_parameters_and_files_are_checked_before_anything_starts(
+    make_notebook: Callable[..., Path], tmp_path: Path
+) -> None:
     """Unknown parameters, wrong types, missing notebooks and candidates are all named, each with its step."""
     notebook = str(make_notebook())
     good = RunStep(name="good", notebook=notebook, seconds=1, parameters={"rows": 4, "batches": [1]})
-    check_steps([good])
+    check_steps([good], tmp_path)
     wrong = good.model_copy(update={"name": "wrong", "parameters": {"rowz": 4, "scale": "x"}})
     lost = good.model_copy(update={"name": "lost", "notebook": "gone.ipynb"})
     export = ExportStep(name="kernel", candidate="gone.py", runs=("good",), seconds=1)
+    typo = ExportStep(name="typo", candidate=notebook, runs=("good", "goood"), seconds=1)
+    no_python = make_notebook(defaults="rows = = 1").rename(tmp_path / "broken.ipynb")
+    broken = RunStep(name="broken", notebook=str(no_python), seconds=1)
+    long = good.model_copy(update={"name": "long", "notebook": "n" * 300})
+    make_notebook()
+    nul = good.model_copy(update={"name": "text", "parameters": {"name": "x\0y"}})
     with pytest.raises(ParameterError) as caught:
-        check_steps([good, wrong, lost, export])
+        check_steps([good, wrong, lost, export, typo, broken, long, nul], tmp_path)
     text = str(caught.value)
     for words in (
         "wrong: parameter of 10_question.ipynb is 'rowz'",
         "wrong: scale is 'x'",
         "lost: ",
         "kernel: candidate is 'gone.py'",
+        "typo: runs is 'goood'; allowed: runs of this batch, or folders below",
+        "broken: notebook is batch: the parameters cell of broken.ipynb is not Python",
+        "long: notebook is 'nnn",
+        "text: name is not shown; allowed: at most 100000 bytes, no NUL",
     ):
         assert words in text
     assert "good: " not in text
@@ -143,7 +160,7 @@ def test_parameters_and_files_are_checked_before_anything_starts(make_notebook: 
 
 def test_the_committed_plan_can_run() -> None:
     """Every notebook, parameter and candidate that it names exists."""
-    check_steps([_from_root(step) for step in read_plan(COMMITTED)])
+    check_steps([_from_root(step) for step in read_plan(COMMITTED)], ROOT / "reports")
 
 
 def _from_root(step: Step) -> Step:
