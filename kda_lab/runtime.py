@@ -32,7 +32,7 @@ from typing import Any
 import torch
 
 import kda_lab
-from kda_lab.errors import UnavailableError
+from kda_lab.errors import ParameterError, Reason, UnavailableError
 
 ENVIRONMENT_VARIABLES = (
     "KDA_LAB_KERNEL",
@@ -134,10 +134,17 @@ def resolve_device(name: str) -> torch.device:
 
     Raises:
         UnavailableError: a CUDA device is asked for and there is none.
+        ParameterError: no such name.
     """
     if name == "auto":
         return default_device()
-    device = torch.device(name)
+    try:
+        device = torch.device(name)
+    # What torch does not know; it knows more kinds than these.
+    except RuntimeError:
+        device = torch.device("meta")
+    if device.type not in ("cpu", "cuda"):
+        raise ParameterError("runtime", [Reason("device", repr(name), "auto, cpu, cuda or cuda:N")])
     if device.type == "cuda" and not torch.cuda.is_available():
         raise UnavailableError(
             "runtime", f"device is {name!r}; torch {torch.__version__} sees no CUDA device here. Use 'cpu' or 'auto'."

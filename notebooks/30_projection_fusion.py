@@ -41,7 +41,7 @@ from kda_lab.projection.plan import Plan
 
 session = Session.open("30_projection_fusion", run_dir, device)
 plan = Plan(tokens, attn_tp, modes, rounds=rounds, window_ms=window_ms, seconds=seconds, seed=seed)
-study = ProjectionSession.open(session, plan, x_source)
+study = ProjectionSession.open(session, plan, x_source, trace_at)
 session.provenance()
 
 # %% [markdown]

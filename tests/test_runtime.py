@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from kda_lab import runtime
-from kda_lab.errors import UnavailableError
+from kda_lab.errors import ParameterError, UnavailableError
 
 
 def test_only_listed_variables_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,6 +52,13 @@ def test_a_missing_device_is_refused() -> None:
     assert runtime.resolve_device("auto") == torch.device("cpu")
     with pytest.raises(UnavailableError, match=r"sees no CUDA device here\. Use 'cpu' or 'auto'"):
         runtime.resolve_device("cuda")
+
+
+@pytest.mark.parametrize("name", ["tpu", "meta", "mps", "", "cuda:x"])
+def test_other_devices_are_refused(name: str) -> None:
+    """Names that torch does not know, and those it knows beside a CPU and CUDA."""
+    with pytest.raises(ParameterError, match=rf"device is '{name}'; allowed: auto, cpu, cuda or cuda:N"):
+        runtime.resolve_device(name)
 
 
 def test_a_cpu_has_no_capability() -> None:

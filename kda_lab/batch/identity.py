@@ -114,7 +114,7 @@ def _machine(device: object) -> dict[str, str]:
     try:
         facts = runtime.device_facts(runtime.resolve_device(device if isinstance(device, str) else "auto"))
     # The notebook itself says what is wrong with its device (torch: RuntimeError); the identity only notes the name.
-    except (UnavailableError, RuntimeError):
+    except (ParameterError, UnavailableError, RuntimeError):
         return {**found, "device_type": str(device), "device_name": "unavailable"}
     return {**found, "device_type": str(facts["type"]), "device_name": str(facts["name"])}
 

@@ -15,13 +15,16 @@ import torch
 from kda_lab.contracts.facts import CallFacts
 from kda_lab.contracts.predicate import show
 from kda_lab.dispatch import kda_shapes
-from kda_lab.dispatch.written_memory import shared
+from kda_lab.dispatch.written_memory import overlapping, shared
 from kda_lab.errors import Reason
 from kda_lab.ops.nvfp4_gemm.spec import SPEC as GEMM
+from kda_lab.ops.protocol import OpSpec
+from kda_lab.ops.qsa_block_scores.spec import SPEC as BLOCK_SCORES
 from kda_lab.ops.qsa_compact_kv.spec import SPEC as COMPACT_KV
 from kda_lab.ops.qsa_compress_keys.spec import SPEC as COMPRESS_KEYS
 from kda_lab.ops.qsa_expand_blocks.spec import SPEC as EXPAND_BLOCKS
 from kda_lab.ops.qsa_packed_decode.spec import SPEC as PACKED_DECODE
+from kda_lab.ops.qsa_paged_decode.spec import SPEC as PAGED_DECODE
 from kda_lab.ops.qsa_topk_blocks.spec import SPEC as TOPK_BLOCKS
 
 Rule = Callable[[CallFacts], Iterable[Reason]]
@@ -58,29 +61,38 @@ def _width(facts: CallFacts, name: str, columns: int) -> Iterator[Reason]:
         yield Reason(f"{name}.shape[1]", repr(out.shape[1]), str(columns))
 
 
-def _compress_keys(facts: CallFacts) -> Iterator[Reason]:
-    return shared(facts, COMPRESS_KEYS.outputs)
-
-
-def _compact_kv(facts: CallFacts) -> Iterator[Reason]:
-    return shared(facts, COMPACT_KV.outputs)
-
-
 def _gemm(facts: CallFacts) -> Iterator[Reason]:
     out, asked = facts.tensors.get("out"), facts.scalars.get("out_dtype")
     if out is not None and isinstance(asked, torch.dtype) and f"torch.{out.dtype}" != str(asked):
         yield Reason("out.dtype", f"torch.{out.dtype}", f"{asked}, which is out_dtype", "Pass out_dtype=out.dtype.")
 
 
+_OWN: Mapping[OpSpec, Rule | None] = {
+    COMPRESS_KEYS: None,
+    BLOCK_SCORES: None,
+    TOPK_BLOCKS: _topk_blocks,
+    EXPAND_BLOCKS: _expand_blocks,
+    COMPACT_KV: None,
+    PACKED_DECODE: _packed_decode,
+    PAGED_DECODE: None,
+    GEMM: _gemm,
+}
+"""What each op demands beside memory of its own for whatever it writes."""
+
+
+def _with_memory(spec: OpSpec, own: Rule | None) -> Rule:
+    """The rule of an op whose every output is written."""
+
+    def rule(facts: CallFacts) -> Iterator[Reason]:
+        yield from overlapping(facts, spec.outputs)
+        yield from shared(facts, spec.outputs)
+        if own is not None:
+            yield from own(facts)
+
+    return rule
+
+
 RULES: Mapping[str, Rule] = MappingProxyType(
-    {
-        PACKED_DECODE.name: _packed_decode,
-        COMPRESS_KEYS.name: _compress_keys,
-        TOPK_BLOCKS.name: _topk_blocks,
-        EXPAND_BLOCKS.name: _expand_blocks,
-        COMPACT_KV.name: _compact_kv,
-        GEMM.name: _gemm,
-        **kda_shapes.RULES,
-    }
+    {**{spec.name: _with_memory(spec, own) for spec, own in _OWN.items()}, **kda_shapes.RULES}
 )
-"""Rule of each op that has one, by the op's name."""
+"""Rule of each op of the package, by the op's name."""

@@ -1,4 +1,4 @@
-"""Memory that a call writes: each element at a place of its own, and no two tensors that are written at one place."""
+"""Memory that a call writes: each element at a place of its own, which no other tensor has."""
 
 from __future__ import annotations
 
@@ -18,18 +18,16 @@ def overlapping(facts: CallFacts, written: Iterable[str]) -> Iterator[Reason]:
 
 
 def shared(facts: CallFacts, written: Iterable[str]) -> Iterator[Reason]:
-    """A reason for each tensor that begins where one before it begins: the same buffer given twice.
+    """A reason for each written tensor that begins where another tensor of the call does: one buffer given twice.
 
     Views that begin apart and still meet are the caller's duty: where both have gaps, as slots of one page have, that
     does not follow from their first and last address, and for the others addresses would belong to every cache key.
     """
-    owners: dict[str, str] = {}
-    for name in written:
-        if name not in facts.tensors:
-            continue
-        owner = owners.setdefault(facts.same_start.get(name, name), name)
-        if owner != name:
-            yield Reason(name, f"the memory of {owner}", "memory of its own, since both are written")
+    writes = set(written)
+    for name, first in facts.same_start.items():
+        if name in writes or first in writes:
+            lost, kept = (name, first) if name in writes else (first, name)
+            yield Reason(lost, f"the memory of {kept}", f"memory of its own, since {lost} is written")
 
 
 def _overlaps(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:

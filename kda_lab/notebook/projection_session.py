@@ -10,6 +10,7 @@ from typing import Any
 from pandas.io.formats.style import Styler
 
 from kda_lab import runtime
+from kda_lab.errors import ParameterError, Reason
 from kda_lab.notebook import display
 from kda_lab.notebook.session import Session
 from kda_lab.projection import equality, policy, results
@@ -36,6 +37,7 @@ from kda_lab.verify.verdict import Verdict
 FIGURE, ERROR_FIGURE = "projection_fusion", "projection_errors"
 EQUALITY_FILE = "equality.jsonl"
 EQUALITY_TP = 8
+TRACED_CALL = (8, 4)
 EQUALITY_TOKENS = (1, 4, 12, 32)
 REAL_TOKENS = (*EQUALITY_TOKENS, 128)
 """Real rows differ from each other, so more of them are looked at."""
@@ -54,22 +56,31 @@ class ProjectionSession:
     inputs: Inputs = field(default_factory=lambda: open_inputs(""))
 
     @classmethod
-    def open(cls, session: Session, plan: Plan, x_source: str = "") -> ProjectionSession:
+    def open(
+        cls, session: Session, plan: Plan, x_source: str = "", trace_at: Sequence[int] = TRACED_CALL
+    ) -> ProjectionSession:
         """A study in a session's run folder; without a GPU it is one of small heads, and nothing is timed.
 
         Args:
             plan: its model and x are replaced.
             x_source: folder of captured rows; empty: they are drawn. Real rows keep their width, whatever that of the model is.
+            trace_at: attention-parallel size and tokens of the calls that will be traced; looked at before hours of measuring.
 
         Raises:
-            ParameterError: an unknown source, or a plan with more tokens than it has.
+            ParameterError: an unknown source, a plan with more tokens than it has, or calls to trace that no plan could hold.
             CaptureError: the capture set is not what its manifest says.
         """
         inputs = open_inputs(x_source)
         model = K3 if session.device.type == "cuda" else SMALL
         if inputs.hidden is not None:
             model = replace(model, hidden=inputs.hidden)
-        return cls(session, replace(plan, model=model, x=inputs.timed), inputs=inputs)
+        plan = replace(plan, model=model, x=inputs.timed)
+        if len(trace_at) != 2:
+            raise ParameterError(
+                "projection", [Reason("trace_at", repr(trace_at), "attention-parallel size and tokens")]
+            )
+        replace(plan, attn_tp=trace_at[:1], tokens=trace_at[1:])
+        return cls(session, plan, inputs=inputs)
 
     @property
     def why_not(self) -> str:

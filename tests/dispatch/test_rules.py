@@ -9,12 +9,13 @@ import torch
 
 from kda_lab.contracts.facts import CallFacts, TensorFacts
 from kda_lab.dispatch.rules import RULES
+from kda_lab.ops.protocol import OpSpec
 from kda_lab.ops.registry import load_op, op_names
 
 
 def facts(scalars: dict[str, Any], **tensors: tuple[str, tuple[int, ...]]) -> CallFacts:
     """A call with these scalars, and tensors of these dtypes and shapes."""
-    made = {n: TensorFacts(dtype, shape, (9, 1)[: len(shape)], "cuda", 0) for n, (dtype, shape) in tensors.items()}
+    made = {n: TensorFacts(dtype, shape, (99, 1)[: len(shape)], "cuda", 0) for n, (dtype, shape) in tensors.items()}
     return CallFacts(made, scalars, (9, 0))
 
 
@@ -81,3 +82,22 @@ def test_every_op_with_several_outputs_refuses_one_buffer_for_two(op: str) -> No
 def test_every_rule_is_of_an_op() -> None:
     """A misspelt name would never be asked."""
     assert set(RULES) <= set(op_names())
+
+
+@pytest.mark.parametrize("spec", [load_op(name).spec for name in op_names()], ids=lambda spec: spec.name)
+def test_every_op_wants_memory_of_its_own_for_what_it_writes(spec: OpSpec) -> None:
+    """An expanded output, and one on the memory of the first input, are refused by every op of the package."""
+    written = spec.outputs[-1]
+    expanded = TensorFacts("float32", (4, 3), (0, 1), "cpu", None)
+    call = CallFacts({written: expanded}, {}, None, same_start={written: spec.tensors[0]})
+    said = [str(reason) for reason in RULES[spec.name](call)]
+    assert any(f"{written}.strides is (0, 1); allowed: strides for (4, 3)" in text for text in said)
+    assert any(f"{written} is the memory of {spec.tensors[0]}; allowed: memory of its own" in text for text in said)
+
+
+def test_a_new_ring_is_not_the_old_one() -> None:
+    """Compression reads the old ring while it writes the new one."""
+    call = CallFacts({}, {}, None, same_start={"new_ring": "ring"})
+    assert [str(reason).split(";")[0] for reason in RULES["qsa.compress_keys"](call)] == [
+        "new_ring is the memory of ring"
+    ]

@@ -205,3 +205,10 @@ def test_on_a_gpu_the_sizes_are_the_models() -> None:
     session = Session(None, torch.device("cuda", 0))  # type: ignore[arg-type]
     assert ProjectionSession.open(session, Plan()).plan.model is K3
     assert ProjectionSession.open(session, Plan(), FOLDER).plan.model == replace(K3, hidden=576)
+
+
+@pytest.mark.parametrize("at", [[8], [], [8, 4, 2], [7, 4], [8, 0], [8, 512]])
+def test_calls_that_cannot_be_traced_are_refused_at_once(tmp_path: Path, at: list[int]) -> None:
+    """Not two numbers, a size that does not divide the heads, no tokens, or more than the real rows."""
+    with pytest.raises(ParameterError, match=r"trace_at is|attn_tp|tokens is"):
+        ProjectionSession.open(Session.open("study", str(tmp_path), "cpu"), Plan(tokens=(1,)), FOLDER, at)

@@ -69,7 +69,9 @@ def test_a_real_source_is_compared_with_drawn_rows() -> None:
 
 def test_an_unknown_folder_or_set_is_refused() -> None:
     """The message says what would do; a set of another op does not."""
-    with pytest.raises(ParameterError, match=r"x_source is 'gemma'; allowed: a folder of captures of projection\.inputs"):
+    with pytest.raises(
+        ParameterError, match=r"x_source is 'gemma'; allowed: a folder of captures of projection\.inputs"
+    ):
         open_inputs("gemma")
     with pytest.raises(ParameterError, match=r"is 'kda.attn_residuals'; allowed: 'projection.inputs'"):
         open_inputs("data/captures/kda.attn_residuals.smollm")
