@@ -71,7 +71,7 @@ def test_every_parameter_comes_back_as_it_was(value: Any) -> None:
         ({"name": "x"}, r"plan\.yaml:1: plan is .*Input should be a valid list"),
         ([3], r"plan\.yaml:1: 0 is 3; "),
         ([{"name": "x", "seconds": 1}], r"plan\.yaml:1: 0\.notebook is missing"),
-        ([REPLAY | {"notebok": 1}], r"plan\.yaml:4: 0\.notebok is 1; allowed: Extra inputs are not permitted"),
+        ([REPLAY | {"notebook_": 1}], r"plan\.yaml:4: 0\.notebook_ is 1; allowed: Extra inputs are not permitted"),
         (
             [REPLAY | {"seconds": 0}, EXPORT | {"runs": []}],
             r"yaml:3: 0\.seconds is 0; .*yaml:6: 1\.runs is .*at least 1",
