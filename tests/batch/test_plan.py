@@ -180,6 +180,21 @@ def test_every_committed_run_was_made_as_the_plan_says() -> None:
         assert {k: v for k, v in made["parameters"].items() if k != "run_dir"} == step.parameters, file.parent.name
 
 
+NEGATIVE = {
+    "h200-replay-kda-residuals-smollm": "the three-launch baseline rounds twice, which is too much at this width"
+}
+"""Recorded runs whose verdict failed, and what that says."""
+
+
+def test_every_committed_run_passed_or_is_a_known_negative_result() -> None:
+    """A run that failed is kept on purpose, and no export step cites it."""
+    verdicts = {f.parent.name: json.loads(f.read_text())["passed"] for f in (ROOT / "reports").glob("*/verdict.json")}
+    failed = {name for name, passed in verdicts.items() if not passed}
+    assert failed == set(NEGATIVE)
+    cited = {run for step in read_plan(COMMITTED) if isinstance(step, ExportStep) for run in step.runs}
+    assert not cited & failed
+
+
 def test_every_exported_kernel_cites_the_runs_of_its_step() -> None:
     """The contract's evidence comes from the runs that its export step names."""
     exports = {step.name: step for step in read_plan(COMMITTED) if isinstance(step, ExportStep)}
