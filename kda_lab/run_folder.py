@@ -1,4 +1,4 @@
-"""A run's folder: the names of its files, and writes that are whole or absent.
+"""A run's folder: the names of its files, writes that are whole or absent, one process at a time.
 
 A run is one executed notebook with its records and figures:
 
@@ -11,6 +11,7 @@ A run is one executed notebook with its records and figures:
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
@@ -112,6 +113,25 @@ class RunFolder:
 
     def read_timing(self) -> list[dict[str, Any]]:
         return list(read_json_lines(self.timing_records))
+
+
+def lock_folder(folder: Path, refusal: Exception) -> int:
+    """Hold a folder against every other process that asks in this way; the lock goes with the process, however it ends.
+
+    Args:
+        refusal: raised where another process holds it.
+    Returns:
+        A descriptor; closing it gives the folder free.
+    Raises:
+        OSError: the folder cannot be opened.
+    """
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(handle)
+        raise refusal from error
+    return handle
 
 
 @contextmanager

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kda_lab.run_folder import RunFolder, read_json_lines, scratch_folder, write_atomic, write_json, write_json_lines
+from kda_lab.run_folder import (
+    RunFolder,
+    lock_folder,
+    read_json_lines,
+    scratch_folder,
+    write_atomic,
+    write_json,
+    write_json_lines,
+)
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -65,3 +74,14 @@ def test_a_lone_surrogate_is_written_as_its_escape(tmp_path: Path) -> None:
     """A broken name in a record does not stop the page that shows it."""
     write_atomic(tmp_path / "page.html", "a\udc80b")
     assert (tmp_path / "page.html").read_text() == "a\\udc80b"
+
+
+def test_a_locked_folder_is_refused_until_it_is_given_free(tmp_path: Path) -> None:
+    """The second asker gets the error it brought; a folder that is not there is an OSError."""
+    handle = lock_folder(tmp_path, ValueError("first"))
+    with pytest.raises(ValueError, match="busy"):
+        lock_folder(tmp_path, ValueError("busy"))
+    os.close(handle)
+    os.close(lock_folder(tmp_path, ValueError("busy")))
+    with pytest.raises(FileNotFoundError):
+        lock_folder(tmp_path / "gone", ValueError("busy"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shlex
 import signal
@@ -17,6 +16,7 @@ import typer
 
 from kda_lab.batch.ending import ending_raises
 from kda_lab.errors import ParameterError, Reason
+from kda_lab.run_folder import lock_folder
 
 if TYPE_CHECKING:
     from kda_lab.batch.lanes import Outcome
@@ -98,19 +98,16 @@ def _exit_code(outcomes: Sequence[Outcome]) -> int:
 @contextmanager
 def _only_batch(logs: Path) -> Iterator[None]:
     """Make the folder of logs and hold it against a second batch, which would write into the same files."""
-    remedy = "Name another folder with --logs."
+    busy = "Another batch is at work there: wait for it, since two would also time on the same GPUs."
+    reason = Reason("logs", repr(str(logs)), "a folder without a batch", busy)
     try:
         logs.mkdir(parents=True, exist_ok=True)
-        handle = os.open(logs, os.O_RDONLY | os.O_DIRECTORY)
+        handle = lock_folder(logs, ParameterError("batch", [reason]))
     except OSError as error:
-        given = f"{str(logs)!r} ({error.strerror or error})"
+        given, remedy = f"{str(logs)!r} ({error.strerror or error})", "Name another folder with --logs."
         raise ParameterError("batch", [Reason("logs", given, "a folder that can be written", remedy)]) from error
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
-    except BlockingIOError as error:
-        remedy = "Another batch is at work there: wait for it, since two would also time on the same GPUs."
-        raise ParameterError("batch", [Reason("logs", repr(str(logs)), "a folder without a batch", remedy)]) from error
     finally:
         os.close(handle)
 
@@ -182,11 +179,11 @@ def _lanes(gpus: str) -> tuple[str, ...]:
 
 def _words(command: str) -> tuple[str, ...]:
     try:
-        words = tuple(shlex.split(command))
+        words, fault = tuple(shlex.split(command)), ""
     except ValueError as error:
-        raise ParameterError("batch", [Reason("then", f"{command!r} ({error})", "a command with its words")]) from error
+        words, fault = (), f" ({error})"
     if command and not words:
-        raise ParameterError("batch", [Reason("then", repr(command), "a command with its words")])
+        raise ParameterError("batch", [Reason("then", f"{command!r}{fault}", "a command with its words")])
     return words
 
 

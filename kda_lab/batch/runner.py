@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import fcntl
 import json
 import logging
 import os
@@ -20,7 +19,7 @@ from kda_lab.batch.ending import Ended, ending_raises
 from kda_lab.batch.identity import Identity, already_passed, check_same_run, clear, identify
 from kda_lab.batch.parameters import INJECTED, read_parameters
 from kda_lab.errors import ParameterError, Reason
-from kda_lab.run_folder import RunFolder, write_json
+from kda_lab.run_folder import RunFolder, lock_folder, write_json
 
 PASSED, FAILED, REFUSED, CRASHED = 0, 1, 2, 3
 """Exit codes: the verdict passed; it failed or is missing; wrong usage, also where a cell says so; another cell raised,
@@ -115,18 +114,13 @@ def _unusable(folder: Path, error: OSError) -> ParameterError:
 @contextmanager
 def _only_runner(run: RunFolder) -> Iterator[None]:
     """Hold the folder against a second runner; the lock goes with the process, however it ends."""
+    remedy = "Another runner is at work there: wait for it, or name another folder."
+    reason = Reason("out", repr(str(run.path)), "a folder without a runner", remedy)
     try:
-        handle = os.open(run.path, os.O_RDONLY | os.O_DIRECTORY)
+        handle = lock_folder(run.path, ParameterError("batch", [reason]))
     except OSError as error:
         raise _unusable(run.path, error) from error
     try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            remedy = "Another runner is at work there: wait for it, or name another folder."
-            raise ParameterError(
-                "batch", [Reason("out", repr(str(run.path)), "a folder without a runner", remedy)]
-            ) from error
         yield
     finally:
         os.close(handle)

@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
-import fcntl
 import os
 import shutil
 from collections.abc import Iterator, Mapping
@@ -22,7 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from kda_lab.errors import ExportError, Reason
-from kda_lab.run_folder import scratch_folder, write_atomic
+from kda_lab.run_folder import lock_folder, scratch_folder, write_atomic
 
 SCRATCH_PREFIX = ".export-"
 _AT_FDCWD = -100
@@ -37,14 +36,10 @@ def export_lock(kernels_dir: Path) -> Iterator[None]:
         ExportError: another process is exporting into the same folder.
     """
     kernels_dir.mkdir(parents=True, exist_ok=True)
-    handle = os.open(kernels_dir, os.O_RDONLY | os.O_DIRECTORY)
+    remedy = "Another export is running there; wait for it."
+    reason = Reason("kernels_dir", repr(str(kernels_dir)), "a folder with one export at a time", remedy)
+    handle = lock_folder(kernels_dir, ExportError("export.publish", [reason]))
     try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            remedy = "Another export is running there; wait for it."
-            reason = Reason("kernels_dir", repr(str(kernels_dir)), "a folder with one export at a time", remedy)
-            raise ExportError("export.publish", [reason]) from error
         remove_leftovers(kernels_dir)
         yield
     finally:
