@@ -1,19 +1,16 @@
 """What the ops of Kimi Delta Attention demand of a call beyond what a contract can say.
 
-Products of axes, extents that nothing may lack, the gate's bound, and memory that is written only once. No reason is
-given where a tensor has another rank or is no tensor: that is a contract's to refuse. Nothing but the facts of a call
+Products of axes, extents that nothing may lack, the gate's bound. No reason is given where a tensor has another rank or is no tensor: that is a contract's to refuse. Nothing but the facts of a call
 is looked at, never the device.
 """
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from kda_lab.contracts.facts import CallFacts, TensorFacts
 from kda_lab.contracts.predicate import show
-from kda_lab.dispatch.written_memory import overlapping, shared
 from kda_lab.errors import Reason
 from kda_lab.ops.kda_attn_residuals.spec import SPEC as ATTN_RESIDUALS
 from kda_lab.ops.kda_chunk_prefill.spec import SPEC as CHUNK_PREFILL
@@ -39,17 +36,10 @@ Given = Mapping[str, Any]
 
 
 def demands(spec: OpSpec, facts: CallFacts) -> tuple[Reason, ...]:
-    """What an op of `SPECS` itself has against a call, whatever kernels there are; empty when nothing."""
+    """What an op of `SPECS` has against the shapes and scalars of a call; empty when nothing."""
     absent = dict.fromkeys((*spec.tensors, *spec.scalars, *spec.outputs))
     given = {**absent, **facts.tensors, **facts.scalars}
-    # What a flag leaves alone is only read.
-    written = [n for n in spec.outputs if given.get(_ONLY_WITH.get(n, "")) is not False]
-    judges = (
-        _extents(spec.name, given),
-        overlapping(facts, written),
-        shared(facts, written),
-        *(judge(given) for judge in _JUDGES[spec.name]),
-    )
+    judges = (_extents(spec.name, given), *(judge(given) for judge in _JUDGES[spec.name]))
     return tuple(reason for judged in judges for reason in judged)
 
 
@@ -216,7 +206,3 @@ _AT_LEAST_ONE: dict[str, tuple[tuple[str, int, tuple[int, ...]], ...]] = {
     "kda.attn_residuals": (("bank", 3, (2,)),),
 }
 """Tensor, its rank, and the axes of it that are 1 or more; requests, tokens, layers and snapshots may be none."""
-_ONLY_WITH = {"bank": "write_prefix", "prefix": "add_delta"}
-"""Tensors that are only read where a flag is False."""
-RULES = {spec.name: functools.partial(demands, spec) for spec in SPECS}
-"""Rule of each op by its name, a function of the facts of a call."""

@@ -6,6 +6,7 @@ each selection, and an explanation without tensors hears what a call would.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, TypeGuard
@@ -76,23 +77,25 @@ _OWN: Mapping[OpSpec, Rule | None] = {
     PACKED_DECODE: _packed_decode,
     PAGED_DECODE: None,
     GEMM: _gemm,
+    **{spec: functools.partial(kda_shapes.demands, spec) for spec in kda_shapes.SPECS},
 }
 """What each op demands beside memory of its own for whatever it writes."""
+_ONLY_WITH = {"bank": "write_prefix", "prefix": "add_delta"}
+"""Outputs that a call only reads where a flag is False."""
 
 
 def _with_memory(spec: OpSpec, own: Rule | None) -> Rule:
-    """The rule of an op whose every output is written."""
+    """The rule of an op: memory for what it writes, and what it demands itself."""
 
     def rule(facts: CallFacts) -> Iterator[Reason]:
-        yield from overlapping(facts, spec.outputs)
-        yield from shared(facts, spec.outputs)
+        written = [name for name in spec.outputs if facts.scalars.get(_ONLY_WITH.get(name, "")) is not False]
+        yield from overlapping(facts, written)
+        yield from shared(facts, written)
         if own is not None:
             yield from own(facts)
 
     return rule
 
 
-RULES: Mapping[str, Rule] = MappingProxyType(
-    {**{spec.name: _with_memory(spec, own) for spec, own in _OWN.items()}, **kda_shapes.RULES}
-)
+RULES: Mapping[str, Rule] = MappingProxyType({spec.name: _with_memory(spec, own) for spec, own in _OWN.items()})
 """Rule of each op of the package, by the op's name."""

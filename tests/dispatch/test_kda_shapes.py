@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from kda_lab.contracts.facts import CallFacts, call_facts
-from kda_lab.dispatch.kda_shapes import RULES, SPECS, demands
+from kda_lab.dispatch.kda_shapes import SPECS
+from kda_lab.dispatch.rules import RULES
 from kda_lab.errors import Reason
 
 BY_NAME = {spec.name.removeprefix("kda."): spec for spec in SPECS}
@@ -69,7 +70,7 @@ def said(op: str, given: dict[str, Any]) -> tuple[Reason, ...]:
     """What the op's rule has against a call of these arguments."""
     spec = BY_NAME[op]
     tensors = {n: v for n, v in given.items() if n not in spec.scalars}
-    return demands(spec, call_facts(spec, tensors, {n: given[n] for n in spec.scalars if n in given}))
+    return tuple(RULES[spec.name](call_facts(spec, tensors, {n: given[n] for n in spec.scalars if n in given})))
 
 
 RIGHT: dict[str, tuple[str, dict[str, Any]]] = {
