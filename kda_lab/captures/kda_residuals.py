@@ -23,7 +23,7 @@ from kda_lab.captures import gemma
 from kda_lab.captures.format import Source
 from kda_lab.captures.nvfp4_models import MODELS, SourceModel
 from kda_lab.captures.nvfp4_record import TEXT_FILE, TEXT_LICENCE
-from kda_lab.captures.writing import CaptureDraft, write_set
+from kda_lab.captures.writing import CaptureDraft, taken, write_set
 from kda_lab.errors import ParameterError, Reason, UnavailableError
 from kda_lab.ops.kda.drawing import generator_of
 from kda_lab.ops.kda_attn_residuals import oracle
@@ -129,18 +129,14 @@ def record_residuals(text_path: str | Path, out: str | Path, *, replace: bool = 
         UnavailableError: the model cannot be run here.
     """
     target, text = Path(out), Path(text_path).read_bytes()
-    if target.exists() and not replace:
-        remedy = "Pass replace=True to replace it."
-        raise ParameterError("captures", [Reason("out", repr(str(target)), "a folder that does not exist", remedy)])
+    if reasons := taken(target, "out", replace):
+        raise ParameterError("captures", reasons)
     source = MODELS[MODEL]
-    if reason := source.missing():
-        raise UnavailableError("captures", reason)
-    # transformers imports Triton, and Triton reads TRITON_INTERPRET when it is imported.
-    runtime.use_interpreter_on_cpu()
     reading, revision = read_model(source, text.decode("utf-8"))
     drafts = [residual_draft(reading, spot, source.model, revision) for spot in SPOTS]
-    used = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("torch", "transformers", "gguf"))
-    note = f"Real streams of {source.model}; the score weight is drawn from seed {SEED}. Recorded with {used}."
+    note = (
+        f"Real streams of {source.model}; the score weight is drawn from seed {SEED}. Recorded with {recorded_with()}."
+    )
     return write_set(target, OP, drafts, texts={TEXT_FILE: text}, note=note, replace=replace)
 
 
@@ -163,7 +159,12 @@ def load_model(source: SourceModel, text: str, tokens: int) -> tuple[Any, torch.
         The decoder, the ids of the text's first `tokens` tokens [1, tokens], and the revision of the model's file in words.
     Raises:
         ParameterError: the text is too short.
+        UnavailableError: the model cannot be run here.
     """
+    if missing := source.missing():
+        raise UnavailableError("captures", missing)
+    # transformers imports Triton, and Triton reads TRITON_INTERPRET when it is imported.
+    runtime.use_interpreter_on_cpu()
     path, revision = source.gguf()
     transformers = gemma.loaded_module("transformers")
     place = {"pretrained_model_name_or_path": str(path.parent), "gguf_file": path.name, "local_files_only": True}
@@ -173,6 +174,11 @@ def load_model(source: SourceModel, text: str, tokens: int) -> tuple[Any, torch.
         raise ParameterError("captures", [reason])
     model = transformers.AutoModelForCausalLM.from_pretrained(**place, dtype=torch.float32).eval().model
     return model, ids[:, :tokens], revision
+
+
+def recorded_with() -> str:
+    """Versions of what reads a model, for the manifest's note."""
+    return ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("torch", "transformers", "gguf"))
 
 
 def read_streams(model: Any, ids: torch.Tensor) -> StreamReading:

@@ -18,7 +18,7 @@ from kda_lab.captures.agreement import relative_l2
 from kda_lab.captures.facts import gemm_facts
 from kda_lab.captures.format import Producer, Source
 from kda_lab.captures.nvfp4_models import MODELS, PRODUCTS, MlpReading, SourceModel, read_mlp
-from kda_lab.captures.writing import CaptureDraft, write_set
+from kda_lab.captures.writing import CaptureDraft, taken, write_set
 from kda_lab.errors import ParameterError, Reason, UnavailableError
 from kda_lab.ops.nvfp4.containers import prepare_activation
 from kda_lab.ops.nvfp4.modelopt import LoadedLinear, Partition, load_linear
@@ -167,10 +167,7 @@ def _check_parameters(target: Path, models: Sequence[str], replace: bool) -> Non
         reasons.append(Reason("models", repr(unknown), ", ".join(MODELS)))
     if not models or len(set(models)) != len(models):
         reasons.append(Reason("models", repr(list(models)), f"some of {', '.join(MODELS)}, each once"))
-    if target.exists() and not replace:
-        remedy = "Pass replace=True to replace it."
-        reasons.append(Reason("out", repr(str(target)), "a folder that does not exist", remedy))
-    if reasons:
+    if reasons := [*reasons, *taken(target, "out", replace)]:
         raise ParameterError("captures", reasons)
 
 

@@ -8,20 +8,18 @@ Axes: T tokens, D width.
 
 from __future__ import annotations
 
-import importlib.metadata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
-from kda_lab import runtime
 from kda_lab.captures.format import Source
-from kda_lab.captures.kda_residuals import load_model, read_outputs
+from kda_lab.captures.kda_residuals import load_model, read_outputs, recorded_with
 from kda_lab.captures.nvfp4_models import MODELS
 from kda_lab.captures.nvfp4_record import TEXT_FILE, TEXT_LICENCE
-from kda_lab.captures.writing import CaptureDraft, write_set
-from kda_lab.errors import ParameterError, Reason, UnavailableError
+from kda_lab.captures.writing import CaptureDraft, taken, write_set
+from kda_lab.errors import ParameterError
 from kda_lab.ops.protocol import Call
 
 OP = "projection.inputs"
@@ -76,19 +74,13 @@ def record_inputs(text_path: str | Path, out: str | Path, *, replace: bool = Fal
         UnavailableError: the model cannot be run here.
     """
     target, text = Path(out), Path(text_path).read_bytes()
-    if target.exists() and not replace:
-        remedy = "Pass replace=True to replace it."
-        raise ParameterError("captures", [Reason("out", repr(str(target)), "a folder that does not exist", remedy)])
+    if reasons := taken(target, "out", replace):
+        raise ParameterError("captures", reasons)
     source = MODELS[MODEL]
-    if reason := source.missing():
-        raise UnavailableError("captures", reason)
-    # transformers imports Triton, and Triton reads TRITON_INTERPRET when it is imported.
-    runtime.use_interpreter_on_cpu()
     model, ids, revision = load_model(source, text.decode("utf-8"), TOKENS)
     norms = [model.layers[spot.layer].input_layernorm for spot in SPOTS]
     states = read_outputs(model, ids, {"x": norms})["x"]
-    used = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("torch", "transformers", "gguf"))
-    note = f"Real inputs of the attention projections of {source.model}. Recorded with {used}."
+    note = f"Real inputs of the attention projections of {source.model}. Recorded with {recorded_with()}."
     drafts = input_drafts(states, source.model, revision)
     return write_set(target, OP, drafts, texts={TEXT_FILE: text}, note=note, replace=replace)
 

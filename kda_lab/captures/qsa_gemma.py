@@ -19,7 +19,7 @@ from kda_lab.captures.facts import packed_facts
 from kda_lab.captures.format import Producer, Source
 from kda_lab.captures.gemma import LayerTensors, Reading, read_text
 from kda_lab.captures.qsa_selection import folded_queries, selected_tokens
-from kda_lab.captures.writing import CaptureDraft, PoolRows, write_set
+from kda_lab.captures.writing import CaptureDraft, PoolRows, taken, write_set
 from kda_lab.errors import ParameterError, Reason, UnavailableError
 from kda_lab.ops.arms import find_arm
 from kda_lab.ops.protocol import Call, Scalar
@@ -148,10 +148,7 @@ def _check_parameters(target: Path, topologies: Sequence[str], replace: bool) ->
     reasons = []
     if unknown := [name for name in topologies if name not in TOPOLOGIES]:
         reasons.append(Reason("topologies", repr(unknown), ", ".join(TOPOLOGIES)))
-    if target.exists() and not replace:
-        remedy = "Pass replace=True to replace it."
-        reasons.append(Reason("out", repr(str(target)), "a folder that does not exist", remedy))
-    if reasons:
+    if reasons := [*reasons, *taken(target, "out", replace)]:
         raise ParameterError("captures", reasons)
 
 

@@ -100,13 +100,20 @@ def write_set(
     lock = FolderLock(target)
     try:
         recover(target)
-        if target.exists() and not replace:
-            remedy = "Pass replace=True to replace it."
-            raise CaptureError("captures", [Reason("path", repr(str(target)), "a folder that does not exist", remedy)])
+        if reasons := taken(target, "path", replace):
+            raise CaptureError("captures", reasons)
         _write_whole(target, op, captures, pools or {}, texts or {}, note)
     finally:
         lock.release()
     return target
+
+
+def taken(target: Path, field: str, replace: bool) -> list[Reason]:
+    """Why a set cannot be written to `target`: it exists and may not be replaced; empty when it can."""
+    if replace or not target.exists():
+        return []
+    remedy = "Pass replace=True to replace it."
+    return [Reason(field, repr(str(target)), "a folder that does not exist", remedy)]
 
 
 def _write_whole(

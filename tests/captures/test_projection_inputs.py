@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -66,8 +67,7 @@ def model(monkeypatch: pytest.MonkeyPatch) -> Decoder:
         return made, ids, "revision 1"
 
     monkeypatch.setattr(projection_inputs, "load_model", load)
-    monkeypatch.setattr(projection_inputs, "MODELS", {"smollm2": replace(MODELS["smollm2"], missing=lambda: "")})
-    monkeypatch.setattr(projection_inputs.importlib.metadata, "version", lambda name: "0")
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: "0")
     return made
 
 
