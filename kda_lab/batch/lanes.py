@@ -42,7 +42,7 @@ class Process(Protocol):
         """Its exit code; None while it runs."""
 
     def stop(self) -> None:
-        """End it with everything it started, and wait for that."""
+        """End it with everything it started, and wait for its end."""
 
 
 class Clock(Protocol):

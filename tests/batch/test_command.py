@@ -156,10 +156,16 @@ def test_a_hook_that_hangs_is_ended(
     assert (result.exit_code, "sleep 600: ended after 0.2 s" in result.output) == (0, True)
 
 
-def gone(pid: str) -> bool:
-    """Whether a process is no more, or only waits to be collected."""
+def wait_until_gone(pid: str) -> None:
+    """Return once a process is no more, or only waits to be collected: a killed one takes a moment to go."""
     state = Path(f"/proc/{pid}/stat")
-    return not state.exists() or state.read_text().split()[2] == "Z"
+    while True:
+        try:
+            if state.read_text().split()[2] == "Z":
+                return
+        except (FileNotFoundError, ProcessLookupError):
+            return
+        time.sleep(0.01)
 
 
 STUBBORN = """
@@ -181,7 +187,7 @@ def test_stopping_reaches_everything_a_step_started(tmp_path: Path, monkeypatch:
         time.sleep(0.01)
     child.stop()
     assert child.poll() is not None
-    assert gone(pid.read_text())
+    wait_until_gone(pid.read_text())
 
 
 CELL = """
@@ -205,7 +211,7 @@ def test_a_batch_that_is_told_to_end_ends_everything(make_notebook: Make, tmp_pa
             time.sleep(0.05)
         process.send_signal(number)
         assert process.wait() == 128 + number
-    assert gone(pid.read_text())
+    wait_until_gone(pid.read_text())
     assert f"stopped by {signal.SIGTERM.name}" in (tmp_path / "logs" / "a.txt").read_text()
     with _only_runner(RunFolder(pid.parent)):
         pass
