@@ -27,8 +27,7 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, TypeAdapt
 
 from kda_lab.batch.parameters import is_file, read_parameters
 from kda_lab.errors import ParameterError, Reason, RefereeError
-from kda_lab.referee.readers.text import complaint
-from kda_lab.referee.readers.yaml_tree import Tree, read_tree
+from kda_lab.referee.readers.yaml_tree import complaints, read_tree
 
 ROOM = "batch"
 LONGEST = 100_000
@@ -111,7 +110,8 @@ def read_plan(file: Path) -> tuple[Step, ...]:
     try:
         steps = tuple(_STEPS.validate_python(tree.value))
     except ValidationError as error:
-        raise ParameterError(ROOM, list(_invalid(tree, error))) from error
+        # Pydantic puts the kind of a step behind its number; the file has no such level.
+        raise ParameterError(ROOM, complaints(tree, error, lambda place: (*place[:1], *place[2:]))) from error
     if reasons := list(_wrong_names(steps)):
         raise ParameterError(ROOM, reasons)
     return steps
@@ -181,15 +181,6 @@ def _can_be_given(text: str) -> bool:
 def _as_text(value: Any) -> str:
     """A parameter as `-p` reads it back."""
     return value if isinstance(value, str) else json.dumps(value)
-
-
-def _invalid(tree: Tree, error: ValidationError) -> Iterator[Reason]:
-    for item in error.errors(include_url=False):
-        located, given, allowed = complaint(item)
-        # Pydantic puts the kind of the step behind its number; the file has no such level.
-        place = (*located[:1], *located[2:])
-        field = ".".join(map(str, place)) or "plan"
-        yield Reason(f"{tree.path}:{tree.line(place)}: {field}", given, allowed)
 
 
 def _wrong_names(steps: Sequence[Step]) -> Iterator[Reason]:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
+from pydantic import ValidationError
 
-from kda_lab.referee.readers.text import YAML_BYTES, read_text, refuse
+from kda_lab.errors import Reason
+from kda_lab.referee.readers.text import YAML_BYTES, complaint, read_text, refuse
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
@@ -37,6 +39,21 @@ class Tree:
             if tuple(place[:end]) in self.lines:
                 return self.lines[tuple(place[:end])]
         return 1
+
+
+def complaints(tree: Tree, error: ValidationError, levels: Callable[[Place], Place] = tuple) -> list[Reason]:
+    """What a model has against the content of a plan, each with file, line and dotted place.
+
+    Args:
+        levels: the place in the file of a place in the model, where the two differ.
+    """
+    reasons = []
+    for item in error.errors(include_url=False):
+        located, given, allowed = complaint(item)
+        place = levels(located)
+        field = ".".join(map(str, place)) or "plan"
+        reasons.append(Reason(f"{tree.path}:{tree.line(place)}: {field}", given, allowed))
+    return reasons
 
 
 def read_tree(path: Path) -> Tree:

@@ -15,10 +15,10 @@ from pydantic import Field, StringConstraints, ValidationError, field_validator,
 from typing_extensions import Self
 
 from kda_lab.contracts.fields import Data, Sha256
-from kda_lab.errors import Reason, RefereeError
+from kda_lab.errors import RefereeError
 from kda_lab.referee.claim import METRICS, Mode, Setting
-from kda_lab.referee.readers.text import TABLE_BYTES, complaint, read_text, refuse
-from kda_lab.referee.readers.yaml_tree import Tree, read_tree
+from kda_lab.referee.readers.text import TABLE_BYTES, read_text, refuse
+from kda_lab.referee.readers.yaml_tree import Tree, complaints, read_tree
 
 KEY_BYTES = 10_000
 CONTROL_SUFFIX = "-control"
@@ -179,18 +179,9 @@ def read_plan(path: Path) -> Plan:
     try:
         plan = Plan.model_validate(tree.value)
     except ValidationError as error:
-        raise _invalid(tree, error) from error
+        raise RefereeError("referee", complaints(tree, error)) from error
     arms = tuple(_with_key(tree, number, arm) for number, arm in enumerate(plan.arms))
     return plan.model_copy(update={"arms": arms, "prompts": _with_digest(tree, plan.prompts)})
-
-
-def _invalid(tree: Tree, error: ValidationError) -> RefereeError:
-    reasons = []
-    for item in error.errors(include_url=False):
-        place, given, allowed = complaint(item)
-        field = ".".join(map(str, place)) or "plan"
-        reasons.append(Reason(f"{tree.path}:{tree.line(place)}: {field}", given, allowed))
-    return RefereeError("referee", reasons)
 
 
 def _with_key(tree: Tree, number: int, arm: ServedArm) -> ServedArm:
