@@ -12,7 +12,7 @@ from typing import Any
 import kda_lab
 from kda_lab import runtime
 from kda_lab.batch.parameters import INJECTED
-from kda_lab.errors import ParameterError, Reason, UnavailableError
+from kda_lab.errors import ParameterError, Reason
 from kda_lab.run_folder import RunFolder
 
 RECORD_NAMES = (
@@ -113,8 +113,8 @@ def _machine(device: object) -> dict[str, str]:
     found = {"torch": versions["torch"], "triton": versions["triton"]}
     try:
         facts = runtime.device_facts(runtime.resolve_device(device if isinstance(device, str) else "auto"))
-    # The notebook itself says what is wrong with its device (torch: RuntimeError); the identity only notes the name.
-    except (ParameterError, UnavailableError, RuntimeError):
+    # The notebook itself says what is wrong with its device (a number too high: RuntimeError); the identity only notes it.
+    except (ParameterError, RuntimeError):
         return {**found, "device_type": str(device), "device_name": "unavailable"}
     return {**found, "device_type": str(facts["type"]), "device_name": str(facts["name"])}
 
