@@ -1,10 +1,16 @@
-"""Attention residuals in one pass: every row is read once, and an online softmax holds the mix in registers.
+"""Attention residuals in one launch: many tokens stream through a few programs, few tokens have a program each.
 
-A fixed number of programs walks through the tokens. The rows of all tokens of a program form one long sequence of
+Many tokens: every row is read once, and an online softmax holds the mix in registers. A fixed number of programs walks through the tokens. The rows of all tokens of a program form one long sequence of
 steps (the valid snapshots of a token, then its prefix), so that the loads of the next token are in flight while a token
 ends: they go through shared memory, several steps ahead. Each step scores its row and adds it to the running mix;
 the last step of a token normalises the mix, stores it, and stores the new prefix and the snapshot where they are wanted.
-A token is read and written by one program only, so nothing waits for another program and updates in place are safe.
+
+Few tokens leave most of the card idle, and a step waits for the one before: there a program takes all rows of its token
+at once, scores them in one reduction and reads them again, from the first-level cache, for the mix. Registers do not
+hold a token's rows of the model's width. The two add in another order, so a token's last bits depend on which serves it.
+
+Either way a token is read and written by one program only, so nothing waits for another program and updates in place
+are safe.
 
 FP32 arithmetic, base-2 exponentials; the sum of prefix and delta is rounded to BF16 before it is used, as the definition
 says; one rounding at the store. Offsets have 64 bits: a bank may hold more than 2^31 elements.
@@ -54,6 +60,13 @@ SCHEDULES_99_KB = {
     **dict.fromkeys(itertools.product((256, 576, 640), (False, True)), NARROW),
 }
 SMALL_SHARED_MEMORY = ((12, 0), (12, 1))
+
+FEW_TOKENS = 128
+"""Up to so many tokens of FEW_WIDTH a program takes all rows of its token at once."""
+FEW_WIDTH = 7168
+FEW_ROWS = 8
+"""Snapshots of a token at most; Kimi K3 saves 8."""
+FEW_WARPS = 32
 
 
 def schedules_for(capability: tuple[int, int]) -> dict[tuple[int, bool], Schedule]:
@@ -123,6 +136,56 @@ def _residual_kernel(
             total = 0.0
 
 
+@triton.jit(do_not_specialize=("valid", "slots", "write"))
+def _few_kernel(
+    p_bank,
+    p_prefix,
+    p_delta,
+    p_score_weight,
+    p_out_weight,
+    p_out,
+    epsilon,
+    valid,
+    slots,
+    write,
+    D: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    ROWS: tl.constexpr,
+    ADD: tl.constexpr,
+):
+    i_t = tl.program_id(0).to(tl.int64)
+    o_d = tl.arange(0, BLOCK_D)
+    m_d = o_d < D
+    is_row = tl.arange(0, ROWS) < valid
+    p_rows = p_bank + (i_t * slots + tl.arange(0, ROWS)[:, None]) * D + o_d[None, :]
+    m_rows = is_row[:, None] & m_d[None, :]
+    b_x = tl.load(p_rows, mask=m_rows, other=0.0).to(tl.float32)
+    b_prefix = tl.load(p_prefix + i_t * D + o_d, mask=m_d, other=0.0)
+    b_score_weight = tl.load(p_score_weight + o_d, mask=m_d, other=0.0)
+    if ADD:
+        b_delta = tl.load(p_delta + i_t * D + o_d, mask=m_d, other=0.0)
+        b_prefix = (b_prefix.to(tl.float32) + b_delta.to(tl.float32)).to(tl.bfloat16)
+    b_y = b_prefix.to(tl.float32)
+    squares, products = tl.split(tl.sum(tl.join(b_x * b_x, b_x * b_score_weight[None, :]), axis=1))
+    square, product = tl.split(tl.sum(tl.join(b_y * b_y, b_y * b_score_weight), axis=0))
+    scores = tl.where(is_row, products * (LOG2_E / tl.sqrt(squares * (1.0 / D) + epsilon)), -float("inf"))
+    score = product * (LOG2_E / tl.sqrt(square * (1.0 / D) + epsilon))
+    top = tl.maximum(tl.max(scores, axis=0), score)
+    weights = tl.exp2(scores - top)
+    weight = tl.exp2(score - top)
+    total = tl.sum(weights, axis=0) + weight
+    # The modifier makes this another load to the compiler, which else would keep b_x and spill it (176 bytes a thread).
+    b_again = tl.load(p_rows, mask=m_rows, other=0.0, cache_modifier=".ca").to(tl.float32)
+    b_mean = (tl.sum(b_again * weights[:, None], axis=0) + b_y * weight) * (1.0 / total)
+    scale = 1.0 / tl.sqrt(tl.sum(b_mean * b_mean, axis=0) * (1.0 / D) + epsilon)
+    b_out = b_mean * scale * tl.load(p_out_weight + o_d, mask=m_d, other=0.0)
+    tl.store(p_out + i_t * D + o_d, b_out.to(p_out.dtype.element_ty), mask=m_d)
+    if ADD:
+        tl.store(p_prefix + i_t * D + o_d, b_prefix, mask=m_d)
+    if write != 0:
+        tl.store(p_bank + (i_t * slots + valid) * D + o_d, b_prefix, mask=m_d)
+
+
 POINTERS = {
     **dict.fromkeys(("p_bank", "p_prefix", "p_delta"), "*bf16"),
     **dict.fromkeys(("p_score_weight", "p_out_weight"), "*fp32"),
@@ -136,6 +199,24 @@ def _constants(width: int, add: bool, schedule: Schedule) -> dict[str, int | boo
         "BLOCK_D": triton.next_power_of_2(width),
         "ADD": add,
         "STAGES": schedule.num_stages,
+    }
+
+
+def _few_constants(width: int, add: bool) -> dict[str, int | bool]:
+    return {"D": width, "BLOCK_D": triton.next_power_of_2(width), "ROWS": FEW_ROWS, "ADD": add}
+
+
+def _few_unit(add: bool) -> dict[str, object]:
+    constants = _few_constants(FEW_WIDTH, add)
+    numbers = {"epsilon": "fp32", **dict.fromkeys(("valid", "slots", "write"), "i32")}
+    return {
+        "function": "_few_kernel",
+        "signature": {**POINTERS, **numbers, **dict.fromkeys(constants, "constexpr")},
+        "constants": constants,
+        "divisible_by_16": tuple(POINTERS),
+        "num_warps": FEW_WARPS,
+        "num_stages": 1,
+        "capabilities": ((9, 0), *SMALL_SHARED_MEMORY),
     }
 
 
@@ -194,10 +275,13 @@ CONTRACT = {
     "fallback": {"kind": "chain", "chain": ("kda_attn_residuals_torch",)},
     "state": {"scratch_bytes": 0, "concurrency": "any: launches share nothing", "reset": "none"},
     "kernels_per_call": 1,
-    "compile_units": tuple(
-        _compile_unit(width, add, schedule, capabilities)
-        for table, capabilities in ((SCHEDULES_SM90, ((9, 0),)), (SCHEDULES_99_KB, SMALL_SHARED_MEMORY))
-        for (width, add), schedule in table.items()
+    "compile_units": (
+        *(
+            _compile_unit(width, add, schedule, capabilities)
+            for table, capabilities in ((SCHEDULES_SM90, ((9, 0),)), (SCHEDULES_99_KB, SMALL_SHARED_MEMORY))
+            for (width, add), schedule in table.items()
+        ),
+        *(_few_unit(add) for add in (False, True)),
     ),
 }
 _PROCESSORS: dict[torch.device, int] = {}
@@ -276,16 +360,17 @@ def attn_residuals(
     T, NB, D = bank.shape
     if T == 0:
         return out
+    tensors = (bank, prefix, delta, score_weight, out_weight, out)
+    if D == FEW_WIDTH and T <= FEW_TOKENS and valid <= FEW_ROWS:
+        constants = _few_constants(D, bool(add_delta))
+        numbers = (epsilon, valid, NB, int(write_prefix))
+        _few_kernel[(T,)](*tensors, *numbers, **constants, num_warps=FEW_WARPS, num_stages=1)
+        return out
     capability = torch.cuda.get_device_capability(bank.device) if bank.device.type == "cuda" else (9, 0)
     schedule = schedules_for(capability)[D, bool(add_delta)]
     limits = {} if schedule.registers is None or bank.device.type != "cuda" else {"maxnreg": schedule.registers}
     _residual_kernel[(_programs(bank.device, T, schedule),)](
-        bank,
-        prefix,
-        delta,
-        score_weight,
-        out_weight,
-        out,
+        *tensors,
         epsilon,
         T,
         valid,

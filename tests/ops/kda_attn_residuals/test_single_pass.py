@@ -50,9 +50,30 @@ def test_it_is_right_at_the_edges(name: str) -> None:
     check(EDGES[name])
 
 
-def test_it_is_right_at_the_width_of_the_model() -> None:
-    """7168 channels, of which the last tile is partly filled."""
-    check(cases.synthesise(cases.rows((2,), (3,), ("add_write",), snapshots=4)[0], 1))
+@pytest.mark.parametrize("few", [0, 2], ids=["streamed", "at_once"])
+@pytest.mark.parametrize(("valid", "kind"), [(0, "add"), (3, "add_write"), (7, "write"), (8, "mix")])
+def test_it_is_right_at_the_width_of_the_model(
+    valid: int, kind: str, few: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """7168 channels, of which the last tile is partly filled, by the kernel of many tokens and by that of few."""
+    monkeypatch.setattr(ARM.module, "FEW_TOKENS", few)
+    check(cases.synthesise(cases.rows((2,), (valid,), (kind,))[0], 1))
+
+
+def test_more_rows_than_a_program_takes_at_once() -> None:
+    """Nine snapshots are streamed, however few the tokens."""
+    check(cases.synthesise(cases.rows((1,), (9,), ("write",), snapshots=10)[0], 1))
+
+
+def test_a_token_of_nan_stays_alone_among_few() -> None:
+    """The kernel of few tokens keeps a broken token to itself, and its masked rows out of the others."""
+    call = cases.synthesise(cases.rows((3,), (3,), ("mix",))[0], 3)
+    whole = run(call).clone()
+    prefix, bank = call.inputs["prefix"].clone(), call.inputs["bank"].clone()
+    prefix[1], bank[:, 3:] = float("nan"), float("nan")
+    broken = run(cases.replaced(call, {"prefix": prefix, "bank": bank}))
+    assert torch.equal(broken[[0, 2]], whole[[0, 2]])
+    assert broken[1].isnan().all()
 
 
 @settings(max_examples=12)
@@ -123,10 +144,10 @@ def test_offsets_pass_32_bits() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("kind", sorted(cases.KINDS))
-@pytest.mark.parametrize("tokens", [1, 5, 263, 264, 265, 2000])
+@pytest.mark.parametrize("tokens", [1, 5, 128, 129, 263, 264, 265, 2000])
 def test_it_is_right_on_the_gpu(tokens: int, kind: str) -> None:
-    """Around the number of programs and well above it, twice with the same bits."""
-    for valid in (0, 1, 7):
+    """Around the number of programs and of few tokens, and well above, twice with the same bits."""
+    for valid in (0, 1, 7, 8 - cases.KINDS[kind][1]):
         call = cases.synthesise(cases.rows((tokens,), (valid,), (kind,))[0], 1, "cuda")
         check(call)
         first = call.outputs["out"].clone()
@@ -156,11 +177,14 @@ def test_every_schedule_has_its_compile_unit() -> None:
     units = {
         (capability, u["constants"]["D"], u["constants"]["ADD"], u["num_warps"], u["constants"]["STAGES"])
         for u in module.CONTRACT["compile_units"]
+        if u["function"] == "_residual_kernel"
         for capability in u["capabilities"]
     }
     for capability in ((9, 0), (12, 0), (12, 1)):
         for (width, add), schedule in module.schedules_for(capability).items():
             assert (capability, width, add, schedule.num_warps, schedule.num_stages) in units
+    few = [u["constants"] for u in module.CONTRACT["compile_units"] if u["function"] == "_few_kernel"]
+    assert few == [module._few_constants(7168, add) for add in (False, True)]
 
 
 def test_programs_are_shared_out() -> None:
