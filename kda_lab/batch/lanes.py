@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
-from kda_lab.batch.plan import Step
+from kda_lab.batch.plan import ExportStep, Step
 
 POLL_S = 0.2
 GRACE_S = 1.0
@@ -71,7 +71,7 @@ class Lanes:
     """Steps of one batch on their way through the lanes.
 
     Steps start in the plan's order, so that a timed one is not overtaken for ever by others that share its GPU; one
-    whose forerunners still run is passed over.
+    whose forerunners still run is passed over, and so is an export while another runs.
 
     Args:
         lanes: one name a GPU.
@@ -122,13 +122,17 @@ class Lanes:
                 self._leave(step, f"{lost[0]} did not pass")
             elif step.seconds > left + GRACE_S:
                 self._leave(step, f"expects {step.seconds:g} s, {max(left, 0):.1f} s left")
-            elif any(name not in self._outcomes for name in needs):
+            elif any(name not in self._outcomes for name in needs) or self._must_wait(step):
                 still.append(step)
             elif (lane := self._free_lane(step)) is not None:
                 self._launch(step, lane)
             else:
                 return [*still, *waiting[place:]]
         return still
+
+    def _must_wait(self, step: Step) -> bool:
+        """Whether it is an export beside another: they write into one package, which takes one at a time."""
+        return isinstance(step, ExportStep) and any(isinstance(r.step, ExportStep) for r in self._running)
 
     def _launch(self, step: Step, lane: str) -> None:
         began = self._clock.now()

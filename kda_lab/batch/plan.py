@@ -21,7 +21,7 @@ import sys
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, TypeAdapter, ValidationError
 
@@ -72,8 +72,7 @@ class ExportStep(_Entry):
     candidate: str
     runs: tuple[Name, ...] = Field(min_length=1)
     leave_to: tuple[str, ...] = ()
-
-    timed: bool = False
+    timed: ClassVar[bool] = False
 
     def command(self, reports: Path) -> tuple[str, ...]:
         """The `kda-lab export` that this step is."""

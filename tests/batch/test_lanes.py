@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from kda_lab.batch.lanes import BESIDE, Lanes, Outcome, State
-from kda_lab.batch.plan import RunStep, Step
+from kda_lab.batch.plan import ExportStep, RunStep, Step
 
 
 class FakeClock:
@@ -94,6 +94,14 @@ def test_others_share_evenly_up_to_a_number() -> None:
     at_once = [lane for lane, began in machine.started.values() if began == 0]
     assert (at_once.count("0"), at_once.count("1")) == (BESIDE, BESIDE)
     assert machine.started[f"s{2 * BESIDE}"][1] == 10
+
+
+def test_exports_go_one_at_a_time() -> None:
+    """They write into one package, so the second waits, on whatever GPU, and a run passes it."""
+    machine = Machine(("0", "1"))
+    exports = [ExportStep(name=name, candidate="c.py", runs=("r",), seconds=10) for name in ("a", "b")]
+    machine.run([*exports, step("c")])
+    assert machine.started == {"a": ("0", 0), "c": ("1", 0), "b": ("0", 10)}
 
 
 def test_a_timed_step_is_not_overtaken() -> None:

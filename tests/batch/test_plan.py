@@ -80,6 +80,7 @@ def test_every_parameter_comes_back_as_it_was(value: Any) -> None:
         ([REPLAY | {"seconds": True}], r"0\.seconds is True"),
         ([REPLAY | {"seconds": "60"}], r"0\.seconds is '60'"),
         ([REPLAY | {"timed": "off"}], r"0\.timed is 'off'"),
+        ([EXPORT | {"timed": False}], r"0\.timed"),
         ([REPLAY | {"name": "n" * 101}], r"0\.name is 'n"),
         ([], r"plan is \[\]; .*at least 1"),
         ([REPLAY | {"name": "../up"}], r"0\.name is '\.\./up'"),

@@ -18,25 +18,34 @@ from kda_lab.ops.kda_chunk_prefill.oracle import compute
 from kda_lab.ops.protocol import Arm, Call, FunctionArm, Launcher
 
 
-class PlainLauncher:
-    """Runs one call with the tables of its chunks, which are read on the host beforehand.
+class _Prepared:
+    """What a launcher reads on the host beforehand: tensors that stay where they are while the launcher lives.
 
-    No table is given up while the launcher lives: a graph captured over other lengths reads its own for as long.
+    A graph reads them for as long. It serves calls of the key that it was captured with.
     """
 
+    def __init__(self) -> None:
+        self._kept: dict[tuple[int, ...], tuple[torch.Tensor, ...]] = {}
+
+    def _keep(self, key: tuple[int, ...], made: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+        """The tensors of this key, with the contents of those made now."""
+        for kept, new in zip(self._kept.setdefault(key, made), made, strict=True):
+            kept.copy_(new)
+        return self._kept[key]
+
+
+class PlainLauncher(_Prepared):
+    """Runs one call with the tables of its chunks, which are read on the host beforehand."""
+
     def __init__(self, module: Any, call: Call) -> None:
+        super().__init__()
         self._module, self._call = module, call
-        self._kept: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self.prepare()
 
     def prepare(self) -> None:
-        """Make the tables again, for each number of chunks in memory of its own that stays where it is."""
+        """Make the tables again, for each number of chunks in memory of its own."""
         made = self._module.tables(self._call.inputs["cu_seqlens"])
-        chunks = made[0].shape[0]
-        if chunks in self._kept:
-            for kept, new in zip(self._kept[chunks], made, strict=True):
-                kept.copy_(new)
-        self._where = self._kept.setdefault(chunks, made)
+        self._where = self._keep((made[0].shape[0],), made)
 
     def __call__(self) -> None:
         self._module.prefill(memory_of(self._call), bound_of(self._call), self._call.outputs["out"], self._where)
@@ -56,24 +65,34 @@ def _torch(call: Call) -> None:
     call.outputs["state"].copy_(found["state"])
 
 
-class FlaLauncher:
+class FlaLauncher(_Prepared):
     """fla-core's chunk_kda, V first, from raw gates, with normalisation and gate in its kernels.
 
     It takes states by sequence and returns new tensors: the named states are copied out and back, and the output into
-    place, which the timed launch includes (about 12 us of 550 at 8192 tokens and 12 heads). It runs on the lengths and
-    slots that the call had when it was bound.
+    place, which the timed launch includes (about 12 us of 550 at 8192 tokens and 12 heads).
     """
 
     def __init__(self, prefill: Any, call: Call) -> None:
-        i, self._prefill, self._call = call.inputs, prefill, call
-        live = (i["state_indices"] >= 0) & (i["cu_seqlens"].diff() > 0)
-        self._rows, self._all = live.nonzero()[:, 0], bool(live.all())
-        self._slots = i["state_indices"][self._rows].long()
-        self._ends = i["cu_seqlens"].long() if i["state_indices"].numel() > 1 else None
+        super().__init__()
+        self._prefill, self._call = prefill, call
+        self.prepare()
+
+    def prepare(self) -> None:
+        """Read lengths and slots again, for each set of lengths and of live sequences into memory of its own.
+
+        Of its own also because fla-core remembers the chunks of a tensor of lengths by the tensor's identity.
+        """
+        i = self._call.inputs
         counts = i["cu_seqlens"].diff().long()
+        live = (i["state_indices"] >= 0) & (counts > 0)
+        rows = live.nonzero()[:, 0]
         # -1 among the indices: its tokens are computed with the others, then overwritten.
-        self._padding = (i["state_indices"] < 0).repeat_interleave(counts)
-        self._has_padding = bool(self._padding.any())
+        padding = (i["state_indices"] < 0).repeat_interleave(counts)
+        made = (rows, i["state_indices"][rows].long(), padding, i["cu_seqlens"].long())
+        key = (*counts.tolist(), *live.tolist())
+        self._rows, self._slots, self._padding, ends = self._keep(key, made)
+        self._ends = ends if counts.numel() > 1 else None
+        self._has_padding = bool(padding.any())
 
     def __call__(self) -> None:
         i, call = self._call.inputs, self._call

@@ -115,7 +115,8 @@ def changed(call: Call, which: str, seed: int, source: Call | None = None) -> di
     if which == "slots":
         slots = call.inputs["state"].shape[1]
         indices = passed_on(indices, slots)
-    counts = accepted_counts({**call.facts, "accepted": "mixed"}, 1 + CHANGES.index(which))
+    # Turns of which a lone request takes a token: without one nobody sees which slot a kernel would have updated.
+    counts = accepted_counts({**call.facts, "accepted": "mixed"}, 1 + 2 * CHANGES.index(which))
     generator = generator_of(SPEC.name, f"{call.label} {which}", seed, call.device)
     return _fresh(call.facts, indices, counts, generator)
 

@@ -66,7 +66,7 @@ FEW_TOKENS = 128
 FEW_WIDTH = 7168
 FEW_ROWS = 8
 """Snapshots of a token at most; Kimi K3 saves 8."""
-FEW_WARPS = 32
+FEW_WARPS = 16
 
 
 def schedules_for(capability: tuple[int, int]) -> dict[tuple[int, bool], Schedule]:
@@ -162,6 +162,8 @@ def _few_kernel(
     b_x = tl.load(p_rows, mask=m_rows, other=0.0).to(tl.float32)
     b_prefix = tl.load(p_prefix + i_t * D + o_d, mask=m_d, other=0.0)
     b_score_weight = tl.load(p_score_weight + o_d, mask=m_d, other=0.0)
+    # Wanted last, and asked for with the others: nothing else would hide its way from memory.
+    b_out_weight = tl.load(p_out_weight + o_d, mask=m_d, other=0.0)
     if ADD:
         b_delta = tl.load(p_delta + i_t * D + o_d, mask=m_d, other=0.0)
         b_prefix = (b_prefix.to(tl.float32) + b_delta.to(tl.float32)).to(tl.bfloat16)
@@ -174,11 +176,11 @@ def _few_kernel(
     weights = tl.exp2(scores - top)
     weight = tl.exp2(score - top)
     total = tl.sum(weights, axis=0) + weight
-    # The modifier makes this another load to the compiler, which else would keep b_x and spill it (176 bytes a thread).
+    # The modifier makes this another load to the compiler, which else would keep b_x and spill it (392 bytes a thread).
     b_again = tl.load(p_rows, mask=m_rows, other=0.0, cache_modifier=".ca").to(tl.float32)
     b_mean = (tl.sum(b_again * weights[:, None], axis=0) + b_y * weight) * (1.0 / total)
     scale = 1.0 / tl.sqrt(tl.sum(b_mean * b_mean, axis=0) * (1.0 / D) + epsilon)
-    b_out = b_mean * scale * tl.load(p_out_weight + o_d, mask=m_d, other=0.0)
+    b_out = b_mean * scale * b_out_weight
     tl.store(p_out + i_t * D + o_d, b_out.to(p_out.dtype.element_ty), mask=m_d)
     if ADD:
         tl.store(p_prefix + i_t * D + o_d, b_prefix, mask=m_d)

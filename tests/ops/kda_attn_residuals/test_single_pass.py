@@ -155,9 +155,11 @@ def test_it_is_right_on_the_gpu(tokens: int, kind: str) -> None:
 
 
 @pytest.mark.gpu
-def test_offsets_pass_32_bits_on_the_gpu() -> None:
-    """A bank of more than 2^31 elements of the model's width."""
+def test_offsets_pass_32_bits_on_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bank of more than 2^31 elements of the model's width, which the kernel of many tokens serves."""
     tokens = 38_000
+    # Else the few tokens that say what is right would come from the other kernel, whose last bits differ.
+    monkeypatch.setattr(ARM.module, "FEW_TOKENS", 0)
     if torch.cuda.mem_get_info()[0] < 14e9:
         pytest.skip("needs 14 GB of free device memory")
     small = cases.synthesise(cases.rows((3,), (7,), ("add_write",))[0], 0, "cuda")

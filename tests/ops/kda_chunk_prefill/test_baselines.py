@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from kda_lab import runtime
+from kda_lab.ops.kda.drawing import passed_on
 from kda_lab.ops.kda_chunk_prefill import baselines, cases, gates, oracle
 from kda_lab.ops.protocol import Call, preparation_of
 from kda_lab.verify.metrics import rel_l2
@@ -72,6 +73,42 @@ def test_fla_gets_states_by_sequence_and_they_go_back(row: Any, monkeypatch: pyt
     monkeypatch.setattr(runtime, "import_optional", lambda name: SimpleNamespace(module=Fake(call), reason=""))
     baselines.ARMS[2].bind([call])[0]()
     assert_right(call)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.label)
+def test_fla_prepares_for_other_slots_where_a_graph_reads_them(row: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """States that move between launches are found again, in the memory that a captured graph knows."""
+    call = poisoned(cases.synthesise(row, 1))
+    monkeypatch.setattr(runtime, "import_optional", lambda name: SimpleNamespace(module=Fake(call), reason=""))
+    launch: Any = baselines.ARMS[2].bind([call])[0]
+    before = launch._slots.data_ptr()
+    call.inputs["state_indices"].copy_(torch.tensor(passed_on(call.inputs["state_indices"].tolist(), slots_of(call))))
+    prepare = preparation_of(launch)
+    assert prepare is not None
+    prepare()
+    same_live = torch.equal(launch._rows, baselines.ARMS[2].bind([cases.synthesise(row, 1)])[0]._rows)
+    assert (launch._slots.data_ptr() == before) == same_live
+    launch()
+    assert_right(call)
+
+
+def test_fla_prepares_for_other_lengths(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other lengths stand in another tensor, whose chunks fla-core has not yet remembered."""
+    call = poisoned(cases.synthesise(ROWS[1], 1))
+    monkeypatch.setattr(runtime, "import_optional", lambda name: SimpleNamespace(module=Fake(call), reason=""))
+    launch: Any = baselines.ARMS[2].bind([call])[0]
+    before = launch._ends
+    for name, new in cases.changed(call, "sequences", 2).items():
+        call.inputs[name].copy_(new)
+    launch.prepare()
+    poisoned(call)
+    launch()
+    assert_right(call)
+    assert launch._ends is not before
+
+
+def slots_of(call: Call) -> int:
+    return call.inputs["state"].shape[0]
 
 
 class Fake:
