@@ -29,7 +29,7 @@ def speedup_by_batch(rows: Sequence[RowResult], *, candidate: str, foot: str = "
     all_rows = grouping.rows_of(rows, candidate)
     chosen = _with_batch(all_rows, candidate)
     title = speedup_title(all_rows, candidate, chosen[0].baseline or "baseline")
-    return _figure(chosen, title, grouping.length_class, foot)
+    return _figure(chosen, title, grouping.row_class, foot)
 
 
 def speedup_over_each(comparisons: Sequence[Sequence[RowResult]], *, candidate: str, foot: str = "") -> Picture:
@@ -45,14 +45,14 @@ def speedup_over_each(comparisons: Sequence[Sequence[RowResult]], *, candidate: 
     # A baseline is a row of the comparison with another one, too; beside itself it has no ratio.
     all_rows = [r for rows in comparisons for r in grouping.rows_of(rows, candidate)]
     chosen = _with_batch(all_rows, candidate)
-    several = len({grouping.length_class(r) for r in chosen}) > 1
+    several = len({grouping.row_class(r) for r in chosen}) > 1
     parts = []
     for name, members in grouping.grouped(chosen, lambda r: r.baseline).items():
         numbers = headline(members, candidate)
         if numbers is not None:
             parts.append(f"{times(numbers.geomean)} over {name} (min {times(numbers.minimum)}, n = {numbers.count})")
     title = f"{chosen[0].op}: {candidate}, geomean: {', '.join(parts)}"
-    return _figure(chosen, title, lambda r: f"{r.baseline} {grouping.length_class(r)}" if several else r.baseline, foot)
+    return _figure(chosen, title, lambda r: f"{r.baseline} {grouping.row_class(r)}" if several else r.baseline, foot)
 
 
 def _with_batch(rows: Sequence[RowResult], candidate: str) -> list[RowResult]:
@@ -73,7 +73,7 @@ def _figure(chosen: Sequence[RowResult], title: str, line: Callable[[RowResult],
         title=title,
         panel_titles=[grouping.topology_title(g) for g in groups],
         columns=2,
-        x_label=f"batch {grouping.batch_axis(chosen)} (log scale)",
+        x_label=f"{grouping.batch_label(chosen)} (log scale)",
         y_label="speedup = baseline time / candidate time (log scale; up is faster)",
         foot=foot,
         label_in=0.2 + max(style.text_width_in(name, SMALL_PT) for name in lines),

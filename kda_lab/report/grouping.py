@@ -1,9 +1,9 @@
 """Sorting of result rows into panels, lines and batches, for any op.
 
-An op's axes are free. Three facts are read from them: the batch (`B`, or the rows `M` of a matrix
-product, or the tokens `T` of an op without requests), the class (`lengths` or `kind`), and the topology,
-which is the first word of the row's label (`tp1-B4-saturated`, `4b_down-M8-random`) or, without such a
-word, every other axis.
+An op's axes are free. Three facts are read of a row: the batch (`B`, or the rows `M` of a matrix product, or the
+tokens `T` of an op without requests), the topology and the class. A label that names its batch tells the others, by
+its first word and by the words after that: `tp1-B4-saturated`, `hv12-B8-T4`, `T1024-valid8-mix`. Of another label the
+topology is the first word and the class the axis `lengths` or `kind`; without words the other axes are the topology.
 """
 
 from __future__ import annotations
@@ -16,17 +16,28 @@ from kda_lab.ops.registry import load_op, op_names
 from kda_lab.report.numbers import measured
 from kda_lab.timing.statistics import RowResult
 
-BATCHES, CLASSES = ("B", "M", "T"), ("lengths", "kind")
-"""Names that an axis of batches or of classes may have; the first that a row has counts."""
+BATCHES = {"B": "batch B", "M": "rows M", "T": "tokens T"}
+"""Names that an axis of batches may have, with what figures call it; the first that a row has counts."""
+CLASSES = ("lengths", "kind")
+"""Names that an axis of classes may have; the first that a row has counts."""
 TITLE_LENGTH = 30
 """Characters of axes in the title of a panel: two panels stand side by side."""
 
 
 def topology(row: RowResult) -> str:
-    """`tp1` for a row called `tp1-B4-saturated`; else the axes that are neither batch nor class."""
+    """`tp1` of `tp1-B4-saturated`, `valid8` of `T1024-valid8-mix`; else the axes that are neither batch nor class."""
+    if words := _words(row):
+        return words[0]
     if "-" in row.row:
         return row.row.split("-", 1)[0]
     return ", ".join(f"{k}={v}" for k, v in row.axes.items() if k not in (*BATCHES, *CLASSES)) or "all rows"
+
+
+def _words(row: RowResult) -> list[str]:
+    """Words of the label without that of its batch; none where it names no batch."""
+    words = row.row.split("-")
+    named = f"{batch_axis([row])}{batch(row)}"
+    return [word for word in words if word != named] if named in words else []
 
 
 def topology_title(rows: Sequence[RowResult]) -> str:
@@ -51,8 +62,13 @@ def _within(parts: Sequence[str], length: int) -> list[str]:
     return kept
 
 
-def length_class(row: RowResult) -> str:
-    """The row's class in one word; `listed` when its axes list the lengths one by one."""
+def row_class(row: RowResult) -> str:
+    """What tells rows of one topology and batch apart: `saturated` of `tp1-B4-saturated`, `T4` of `hv12-B8-T4`."""
+    return "-".join(_words(row)[1:]) or _named_class(row)
+
+
+def _named_class(row: RowResult) -> str:
+    """The row's axis of class; `listed` when it lists the lengths one by one."""
     value = next((row.axes[name] for name in CLASSES if name in row.axes), "")
     return value if isinstance(value, str) else "listed"
 
@@ -60,12 +76,17 @@ def length_class(row: RowResult) -> str:
 def size(row: RowResult) -> str:
     """The size that the op's source gives the row's class, as `cases.SIZES` has it: `large`; empty where it names none."""
     sizes = getattr(load_op(row.op).cases, "SIZES", {}) if row.op in op_names() else {}
-    return next((str(name) for name, classes in sizes.items() if length_class(row) in classes), "")
+    return next((str(name) for name, classes in sizes.items() if _named_class(row) in classes), "")
+
+
+def batch_label(rows: Iterable[RowResult]) -> str:
+    """The batch in words, for an axis of a figure: `tokens T`."""
+    return BATCHES[batch_axis(rows)]
 
 
 def batch_axis(rows: Iterable[RowResult]) -> str:
     """The axis that counts as batch: the first of `BATCHES` that a row has; `B` where none has any."""
-    return next((name for row in rows for name in BATCHES if name in row.axes), BATCHES[0])
+    return next((name for row in rows for name in BATCHES if name in row.axes), "B")
 
 
 def batch(row: RowResult) -> float | None:

@@ -202,7 +202,7 @@ def _wanted(records: RunRecords, found: Comparisons, foot_text: str) -> Iterator
 def _has_sweep(rows: Sequence[RowResult], arm: str) -> bool:
     """Whether some line of the batch figure would have two points."""
     lines = grouping.grouped(
-        grouping.judged(grouping.rows_of(rows, arm)), lambda r: (grouping.topology(r), grouping.length_class(r))
+        grouping.judged(grouping.rows_of(rows, arm)), lambda r: (grouping.topology(r), grouping.row_class(r))
     )
     return any(len({grouping.batch(r) for r in line}) > 2 for line in lines.values())
 

@@ -30,7 +30,7 @@ class _Axis:
 
 
 def latency(rows: Sequence[RowResult], *, foot: str = "") -> Picture:
-    """Time per call of each arm beside the roofline, log-log, one panel a topology and length class.
+    """Time per call of each arm beside the roofline, log-log, one panel a topology and class.
 
     x is the batch where each panel has several batches; else it is the roof itself (bytes divided
     by the measured copy rate), one panel a topology, so that a set of unlike captures has an order too.
@@ -81,11 +81,11 @@ def latency(rows: Sequence[RowResult], *, foot: str = "") -> Picture:
 
 
 def _choose_axis(rows: Sequence[RowResult]) -> _Axis:
-    panels = grouping.grouped(rows, lambda r: (grouping.topology(r), grouping.length_class(r)))
+    panels = grouping.grouped(rows, lambda r: (grouping.topology(r), grouping.row_class(r)))
     several = [g for g in panels.values() if len({grouping.batch(r) for r in g}) > 1]
     if all(grouping.batch(r) for r in rows) and 2 * len(several) > len(panels):
         marks = sorted({grouping.batch(r) or 0 for r in rows})
-        return _Axis(f"batch {grouping.batch_axis(rows)} (log scale)", grouping.batch, grouping.length_class, marks)
+        return _Axis(f"{grouping.batch_label(rows)} (log scale)", grouping.batch, grouping.row_class, marks)
     return _Axis("roof in µs (log scale)", lambda r: r.roof_us, lambda r: "", ROOF_MARKS)
 
 

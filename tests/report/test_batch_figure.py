@@ -36,7 +36,7 @@ def test_rows_of_a_matrix_product_are_drawn_over_m(one_row: Callable[..., RowRes
         for kind in ("random", "fp32")
     ]
     axes = figures.speedup_by_batch(rows, candidate="grouped").axes[0]
-    assert axes.get_xlabel() == "batch M (log scale)"
+    assert axes.get_xlabel() == "rows M (log scale)"
     assert sorted(t.get_text() for t in axes.texts) == ["fp32", "random"]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -28,8 +29,8 @@ def test_without_a_dash_the_other_axes_are_the_topology(one_row: Make) -> None:
 
 def test_listed_lengths_are_one_class(one_row: Make) -> None:
     """Lengths given one by one form the class `listed`; a missing axis is the empty class."""
-    assert grouping.length_class(one_row(axes={"lengths": [1, 2]})) == "listed"
-    assert grouping.length_class(one_row(axes={})) == ""
+    assert grouping.row_class(one_row(axes={"lengths": [1, 2]})) == "listed"
+    assert grouping.row_class(one_row(axes={})) == ""
 
 
 def test_batch_must_be_a_number(one_row: Make) -> None:
@@ -61,9 +62,26 @@ def test_the_control_is_not_a_row_of_its_arm(one_row: Make) -> None:
 def test_rows_of_a_matrix_product_are_its_batch(one_row: Make) -> None:
     """`M` is the batch and `kind` the class where an op has no `B` and no lengths; the title names the other axes."""
     row = one_row(row="4b_down-M8-random", axes={"M": 8, "N": 2560, "K": 9216, "kind": "random"})
-    assert (grouping.batch(row), grouping.length_class(row), grouping.topology(row)) == (8, "random", "4b_down")
+    assert (grouping.batch(row), grouping.row_class(row), grouping.topology(row)) == (8, "random", "4b_down")
     assert grouping.topology_title([row]) == "4b_down (N=2560, K=9216)"
     assert (grouping.batch_axis([row]), grouping.batch_axis([one_row()]), grouping.batch_axis([])) == ("M", "B", "B")
+
+
+@pytest.mark.parametrize(
+    ("label", "axes", "found"),
+    [
+        ("hv12-B8-T8-Y69", {"B": 8, "T": 8, "Y": 69}, ("hv12", "T8-Y69", "batch B")),
+        ("T1024-valid8-mix", {"T": 1024, "valid": 8, "kind": "mix"}, ("valid8", "mix", "tokens T")),
+        ("HV12-B4", {"HV": 12, "B": 4}, ("HV12", "", "batch B")),
+        ("tp1-holes", {"B": 4, "lengths": [3, 9]}, ("tp1", "listed", "batch B")),
+    ],
+)
+def test_a_label_that_names_its_batch_tells_the_rest(
+    label: str, axes: dict[str, Any], found: tuple[str, str, str], one_row: Make
+) -> None:
+    """What stands beside the batch in a label parts the rows into panels and lines, so that none has two points at one x."""
+    row = one_row(row=label, axes=axes)
+    assert (grouping.topology(row), grouping.row_class(row), grouping.batch_label([row])) == found
 
 
 def test_headings_stand_before_their_rows(one_row: Make) -> None:
