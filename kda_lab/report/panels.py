@@ -52,11 +52,13 @@ def panel_grid(grid: Grid, x_limits: tuple[float, float], y_limits: tuple[float,
     width = left + columns * cell_w + (columns - 1) * 0.38 + MARGIN_IN
     title = style.wrapped(grid.title, TITLE_PT, width - 2 * MARGIN_IN, "bold")
     foot = style.wrapped(grid.foot, SMALL_PT, width - 2 * MARGIN_IN) if grid.foot else []
-    top = 0.3 + TITLE_LINE_IN * len(title) + 0.16 * (len(grid.notes) + 1)
+    # The unit of y stands above the panels, since rotated text is hard to read.
+    told = [t for note in (grid.y_label, *grid.notes) for t in style.wrapped(note, SMALL_PT, width - 2 * MARGIN_IN)]
+    top = 0.3 + TITLE_LINE_IN * len(title) + 0.16 * len(told)
     bottom = 0.32 + FOOT_LINE_IN * len(foot)
     height = top + lines * cell_h + bottom
     picture = style.new_picture(width, height, grid.title)
-    _write_around(picture, grid, title, foot)
+    _write_around(picture, title, told, foot)
     panels = []
     for number, name in enumerate(grid.panel_titles):
         row, column = divmod(number, columns)
@@ -71,14 +73,13 @@ def panel_grid(grid: Grid, x_limits: tuple[float, float], y_limits: tuple[float,
     return picture, panels
 
 
-def _write_around(picture: Picture, grid: Grid, title: Sequence[str], foot: Sequence[str]) -> None:
+def _write_around(picture: Picture, title: Sequence[str], told: Sequence[str], foot: Sequence[str]) -> None:
     width, height = picture.get_size_inches()
     y = height - 0.14
     for line in title:
         style.plain(picture.text(MARGIN_IN / width, y / height, line, va="top", fontsize=TITLE_PT, fontweight="bold"))
         y -= TITLE_LINE_IN
-    # The unit of y stands above the panels, since rotated text is hard to read.
-    for line in (grid.y_label, *grid.notes):
+    for line in told:
         style.plain(picture.text(MARGIN_IN / width, (y - 0.03) / height, line, va="top", fontsize=SMALL_PT, color=GREY))
         y -= 0.16
     for index, line in enumerate(foot):

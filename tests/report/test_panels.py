@@ -30,6 +30,19 @@ def test_padded_limits_enclose_the_values() -> None:
     assert padded([2.0])[0] < 2 < padded([2.0])[1]
 
 
+def test_words_above_a_narrow_grid_stay_inside() -> None:
+    """A long note is broken into lines, which the panels leave room for."""
+    grid = Grid("title", ["a"], 2, "x", "y", "foot", 0.3, notes=("what the marks of this figure mean, " * 4,))
+    with style.settings():
+        picture, panels = panel_grid(grid, (1, 100), (1, 1000))
+        picture.draw_without_rendering()
+        boxes = [Text.get_window_extent(t) for t in picture.texts]
+        panel = panels[0].get_tightbbox()
+    assert panel is not None
+    assert max(b.x1 for b in boxes) <= picture.bbox.x1
+    assert not any(b.overlaps(panel) for b in boxes)
+
+
 def test_a_grid_has_one_panel_a_title_and_end_labels_apart() -> None:
     """Each title gets its axes, and names of lines that end together do not overlap."""
     grid = Grid("title", ["a", "b", "c"], 2, "x", "y", "foot", 1.0)
