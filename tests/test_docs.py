@@ -194,3 +194,47 @@ def test_the_readme_quotes_packed_decode_and_the_replays() -> None:
         packed = found[f"HV12-B{batch}-packed_decode"]["tiled"]
         replayed = found[f"hv12-B{batch}-L16-predecayed-replay_decode"]["checkpoint"]
         assert f"{snapshots / ring:.1f}×" in signs and f"{packed / replayed:.2f}×" in signs
+
+
+KDA_SWEEPS = (
+    (("h200-sweep-kda-fused",), "staged", "plain_chain"),
+    (("h200-sweep-kda-fold",), "streamed", "per_layer"),
+    (("h200-sweep-kda-replay",), "checkpoint", "materialised"),
+    (("h200-sweep-kda-prefill", "h200-sweep-kda-prefill-96"), "registers", "plain_four_launches"),
+    (("h200-sweep-kda-residuals",), "single_pass", "three_launch"),
+)
+
+
+@pytest.mark.parametrize(("runs", "ours", "other"), KDA_SWEEPS, ids=lambda value: str(value))
+def test_the_readme_quotes_the_sweeps_of_kimi_delta_attention(runs: tuple[str, ...], ours: str, other: str) -> None:
+    """Number of rows, geomean and minimum over the op's baseline, to three digits."""
+    times = times_us(*runs)
+    line = readme_line(f"| `reports/{runs[0]}`")
+    found = ratios(times, ours, other)
+    assert line.split("|")[2].strip() == str(len(times))
+    assert f"geomean {geomean(found)}×, min {significant(min(found))}×" in line
+
+
+def test_the_readme_quotes_both_verifications() -> None:
+    """Each over its chain, and the two times at 32 requests of 4 tokens."""
+    ring, snapshots = times_us("h200-sweep-kda-ring"), times_us("h200-sweep-kda-snapshots")
+    line = readme_line("| `reports/h200-sweep-kda-ring`")
+    assert line.split("|")[2].strip() == str(len(ring) + len(snapshots))
+    for times, words in ((ring, "with a ring"), (snapshots, "with snapshots")):
+        found = ratios(times, "staged", "chain")
+        told = f"{geomean(found)}×, min {significant(min(found))}×, {words}"
+        assert told in line
+    row = "hv12-B32-T4"
+    assert f"{ring[row]['staged']:.1f} against {snapshots[row]['staged']:.1f} µs" in line
+
+
+def test_the_readme_quotes_prefill_beside_fla_and_residuals() -> None:
+    """Ratio and times over fla-core at 8192 tokens, and what residuals gain at two sizes."""
+    line = readme_line("| `reports/h200-sweep-kda-prefill`")
+    for run, row in (("h200-sweep-kda-prefill", "HV12-T8192-one"), ("h200-sweep-kda-prefill-96", "HV96-T8192-one")):
+        ours, fla = (times_us(run)[row][arm] for arm in ("registers", "fla_chunk_kda"))
+        assert f"{significant(fla / ours)}× ({significant(ours)} against {significant(fla)} µs)" in line
+    times, told = times_us("h200-sweep-kda-residuals"), readme_line("| `reports/h200-sweep-kda-residuals`")
+    for tokens in (1024, 8192):
+        (ratio,) = ratios({"": times[f"T{tokens}-valid8-mix"]}, "single_pass", "three_launch")
+        assert f"{significant(ratio)}× at {tokens}" in told
