@@ -16,10 +16,10 @@ from kda_lab.ops.registry import load_op, op_names
 from kda_lab.report.numbers import measured
 from kda_lab.timing.statistics import RowResult
 
-BATCHES = {"B": "batch B", "M": "rows M", "T": "tokens T"}
-"""Names that an axis of batches may have, with what figures call it; the first that a row has counts."""
-CLASSES = ("lengths", "kind")
-"""Names that an axis of classes may have; the first that a row has counts."""
+BATCH_WORDS = {"B": "batch B", "M": "rows M", "T": "tokens T"}
+"""What figures call an axis of batches."""
+BATCHES, CLASSES = tuple(BATCH_WORDS), ("lengths", "kind")
+"""Names that an axis of batches or of classes may have; the first that a row has counts."""
 TITLE_LENGTH = 30
 """Characters of axes in the title of a panel: two panels stand side by side."""
 
@@ -81,12 +81,12 @@ def size(row: RowResult) -> str:
 
 def batch_label(rows: Iterable[RowResult]) -> str:
     """The batch in words, for an axis of a figure: `tokens T`."""
-    return BATCHES[batch_axis(rows)]
+    return BATCH_WORDS[batch_axis(rows)]
 
 
 def batch_axis(rows: Iterable[RowResult]) -> str:
     """The axis that counts as batch: the first of `BATCHES` that a row has; `B` where none has any."""
-    return next((name for row in rows for name in BATCHES if name in row.axes), "B")
+    return next((name for row in rows for name in BATCHES if name in row.axes), BATCHES[0])
 
 
 def batch(row: RowResult) -> float | None:
