@@ -16,7 +16,7 @@ KdaLabError
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,13 @@ class Reason:
         return f"{text} {self.remedy}" if self.remedy else text
 
 
+def _told(reasons: Sequence[Reason]) -> str:
+    """All reasons in a row; a remedy that several share stands behind the last of them."""
+    last = {reason.remedy: place for place, reason in enumerate(reasons)}
+    told = (r if last[r.remedy] == place else replace(r, remedy="") for place, r in enumerate(reasons))
+    return " ".join(map(str, told))
+
+
 class KdaLabError(Exception):
     """Base of every error that kda_lab raises on purpose.
 
@@ -48,7 +55,7 @@ class KdaLabError(Exception):
     def __init__(self, room: str, reasons: Sequence[Reason] | str) -> None:
         self.room = room
         self.reasons: tuple[Reason, ...] = () if isinstance(reasons, str) else tuple(reasons)
-        text = reasons if isinstance(reasons, str) else " ".join(str(r) for r in reasons)
+        text = reasons if isinstance(reasons, str) else _told(reasons)
         super().__init__(f"{room}: {text}")
 
     def __reduce__(self):  # type: ignore[no-untyped-def]

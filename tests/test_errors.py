@@ -26,6 +26,14 @@ def test_an_error_joins_all_reasons() -> None:
     assert [r.field for r in error.reasons] == ["B", "D"]
 
 
+def test_a_shared_remedy_is_said_once() -> None:
+    """Behind the last reason that has it; the reasons keep it."""
+    reasons = [Reason("B", "0", "1", "Ask."), Reason("C", "0", "2", "Look."), Reason("D", "0", "3", "Ask.")]
+    error = ContractError("room", reasons)
+    assert str(error) == "room: B is 0; allowed: 1. C is 0; allowed: 2. Look. D is 0; allowed: 3. Ask."
+    assert error.reasons == tuple(reasons)
+
+
 @pytest.mark.parametrize("kind", TREE, ids=lambda e: e.__name__)
 def test_each_class_inherits_what_a_caller_would_catch(kind: type[KdaLabError]) -> None:
     """Every error is a KdaLabError and a builtin, and stands in the tree of the module's docstring."""

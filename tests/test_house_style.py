@@ -124,7 +124,15 @@ def test_no_exemption_is_stale() -> None:
     assert not set(EXEMPT) - names
 
 
-@pytest.mark.parametrize("path", FILES, ids=relative)
+JUDGED = ("fused_decode", "verify_ring", "verify_snapshots")
+SILENT = {
+    **{f"kda_lab/kernels/kda_{op}_staged/kernel.py": {"name"} for op in JUDGED},
+    **{f"notebooks/candidates/kda.{op}/staged.py": {"name"} for op in JUDGED},
+}
+"""What exported files leave without words: their bytes are those that were judged."""
+
+
+@pytest.mark.parametrize("path", sorted({*FILES, *SOURCES}), ids=relative)
 def test_public_things_have_docstrings(path: Path) -> None:
     """Every public function, class and method says what it does."""
     silent = []
@@ -136,7 +144,7 @@ def test_public_things_have_docstrings(path: Path) -> None:
             trivial = isinstance(node, ast.FunctionDef) and len(node.body) == 1 and isinstance(parent, ast.ClassDef)
             if not trivial and not ast.get_docstring(node):
                 silent.append(node.name)
-    assert not silent
+    assert set(silent) == SILENT.get(relative(path), set())
 
 
 @pytest.mark.parametrize("path", FILES, ids=relative)

@@ -26,6 +26,16 @@ def test_every_mutant_is_killed_wherever_it_applies(name: str, power_on: Callabl
     assert all(m.why_not for m in outcomes if not m.applies)
 
 
+@pytest.mark.parametrize("name", [n for n in OPS if any(r.parameters.get("B") == 1 for r in load_op(n).cases.rows())])
+def test_mutants_die_with_one_request(name: str, power_on: Callable[[Call], Power]) -> None:
+    """On the smallest benchmark row too, where a wrong kernel has the fewest ways to show."""
+    op = load_op(name)
+    row = next(row for row in op.cases.rows() if row.parameters["B"] == 1)
+    power = power_on(op.cases.synthesise(row, SEED))
+    assert power.survivors == ()
+    assert power.passed
+
+
 @pytest.mark.parametrize("name", OPS)
 def test_mutants_have_names_and_words(name: str) -> None:
     """Names are distinct and at least eight; each says its mistake in a sentence, and why where it does not apply."""
