@@ -140,5 +140,5 @@ FUSED_DECODE = torch_fallback(
         **_STATE,
         "out": {**_ROWS, "optional": True},
     },
-    {**BOUND, "epsilon": {"kind": "float"}},
+    {**BOUND, "epsilon": {"kind": "float", "minimum": 0.0}},
 )

@@ -74,6 +74,6 @@ ATTN_RESIDUALS = torch_fallback(
         "valid": {"kind": "int", "minimum": 0},
         "write_prefix": {"kind": "bool"},
         "add_delta": {"kind": "bool"},
-        "epsilon": {"kind": "float"},
+        "epsilon": {"kind": "float", "minimum": 0.0},
     },
 )

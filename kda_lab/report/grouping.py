@@ -34,22 +34,28 @@ def topology(row: RowResult) -> str:
 
 
 def _words(row: RowResult) -> list[str]:
-    """Words of the label without that of its batch; none where it names no batch."""
-    words = row.row.split("-")
-    named = f"{batch_axis([row])}{batch(row)}"
-    return [word for word in words if word != named] if named in words else []
+    """Words of the label without that of its batch, which seldom comes first; none where it names no batch."""
+    words, number = row.row.split("-"), batch(row)
+    named = f"{batch_axis([row])}{number:.0f}" if number is not None else ""
+    place = next((i for i in (*range(1, len(words)), 0) if words[i] == named), None)
+    return [] if place is None else [w for i, w in enumerate(words) if i != place and w]
 
 
-def topology_title(rows: Sequence[RowResult]) -> str:
-    """`tp1 (HQ=24, HKV=2)`: the topology with those axes on which all its rows agree."""
+def topology_title(rows: Sequence[RowResult], more: str = "") -> str:
+    """`tp1 (HQ=24, HKV=2)`: the topology with those axes on which all its rows agree, as far as there is room.
+
+    Args:
+        more: of the title, behind the topology: `hv12, T4 (H=12, …)`.
+    """
     first = rows[0]
     same = [
         f"{k}={v}"
         for k, v in first.axes.items()
         if k not in (*BATCHES, *CLASSES) and v != topology(first) and all(r.axes.get(k) == v for r in rows)
     ]
-    name, axes = topology(first), ", ".join(_within(same, TITLE_LENGTH))
-    return name if not axes or name == axes else f"{name} ({axes})"
+    name, axes = topology(first), ", ".join(_within(same, TITLE_LENGTH - len(more)))
+    told = f"{name}, {more}" if more else name
+    return told if axes in ("", "…", name) else f"{told} ({axes})"
 
 
 def _within(parts: Sequence[str], length: int) -> list[str]:

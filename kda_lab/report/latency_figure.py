@@ -96,8 +96,7 @@ def _panel_order(row: RowResult, rows: Sequence[RowResult], axis: _Axis) -> tupl
 
 
 def _panel_title(rows: Sequence[RowResult], axis: _Axis | None) -> str:
-    title = grouping.topology_title(rows)
-    return title if axis is None else f"{title}, {axis.panel(rows[0]) or 'all'}"
+    return grouping.topology_title(rows, "" if axis is None else axis.panel(rows[0]) or "all")
 
 
 def _title(rows: Sequence[RowResult]) -> str:

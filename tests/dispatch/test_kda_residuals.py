@@ -7,7 +7,9 @@ import math
 import pytest
 import torch
 
+from kda_lab import kda
 from kda_lab.dispatch.kda_residuals import attn_residuals
+from kda_lab.errors import ContractError
 
 T, NB, D = 3, 4, 16
 FLAGS = {"write_prefix": False, "add_delta": False}
@@ -61,3 +63,10 @@ def test_nothing_is_read_on_the_host() -> None:
     given = [t.to("meta") for t in drawn()]
     out = torch.empty_like(given[1])
     assert attn_residuals(*given, valid=2, write_prefix=True, add_delta=True, out=out) is out
+
+
+@pytest.mark.parametrize("epsilon", [-1e-6, float("nan")])
+def test_the_door_refuses_an_epsilon_below_zero(epsilon: float) -> None:
+    """A root of a negative number would be a NaN that no one is told of."""
+    with pytest.raises(ContractError, match=f"epsilon is {epsilon!r}"):
+        kda.attn_residuals(*drawn(), valid=2, **FLAGS, epsilon=epsilon)

@@ -74,6 +74,9 @@ def test_rows_of_a_matrix_product_are_its_batch(one_row: Make) -> None:
         ("T1024-valid8-mix", {"T": 1024, "valid": 8, "kind": "mix"}, ("valid8", "mix", "tokens T")),
         ("HV12-B4", {"HV": 12, "B": 4}, ("HV12", "", "batch B")),
         ("tp1-holes", {"B": 4, "lengths": [3, 9]}, ("tp1", "listed", "batch B")),
+        ("B4-B4-x", {"B": 4}, ("B4", "x", "batch B")),
+        ("tp1-B4-x", {"B": 4.0}, ("tp1", "x", "batch B")),
+        ("B1-", {"B": 1, "HQ": 24}, ("B1", "", "batch B")),
     ],
 )
 def test_a_label_that_names_its_batch_tells_the_rest(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 import pytest
@@ -26,6 +27,23 @@ def test_unlike_captures_are_ordered_by_their_roof(capture_rows: list[RowResult]
     picture = figures.latency(capture_rows)
     assert [a.get_title(loc="left").split()[0] for a in picture.axes] == ["tp1", "tp2r0", "tp2r1"]
     assert picture.axes[-1].get_xlabel().startswith("roof in µs")
+
+
+def test_panel_titles_stay_over_their_panels(one_row: Callable[..., RowResult]) -> None:
+    """With long classes and many axes, no title reaches the next panel or the figure's edge."""
+    rows = [
+        one_row(row=f"hv{hv}-B{b}-L16-{word}", axes={"HV": hv, "H": hv, "K": 128, "V": 128, "B": b, "L": 16})
+        for hv in (12, 96)
+        for b in (1, 8)
+        for word in ("raw", "predecayed", "predecayed-circular-fp32")
+    ]
+    picture = figures.latency(rows)
+    picture.draw_without_rendering()
+    titles = [(axes.get_position().y1, axes._left_title.get_window_extent()) for axes in picture.axes]
+    assert len(titles) == 6
+    assert max(box.x1 for _, box in titles) <= picture.bbox.x1
+    by_line = [[box for y, box in titles if y == line] for line in {y for y, _ in titles}]
+    assert all(a.x1 <= b.x0 for boxes in by_line for a, b in itertools.pairwise(boxes))
 
 
 def test_title_says_how_near_the_roof(one_row: Callable[..., RowResult]) -> None:
