@@ -10,11 +10,12 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
 from kda_lab.report import style
+from kda_lab.report.frame import FOOT_LINE_IN, MARGIN_IN, NOTE_LINE_IN, TITLE_LINE_IN, write_foot, write_head
 from kda_lab.report.numbers import significant
 from kda_lab.report.row_plot import set_ticks
-from kda_lab.report.style import GREY, RULE, SMALL_PT, TEXT_PT, TITLE_PT, Picture
+from kda_lab.report.style import RULE, SMALL_PT, TEXT_PT, TITLE_PT, Picture
 
-MARGIN_IN, TITLE_LINE_IN, FOOT_LINE_IN, LABEL_LINE_IN = 0.14, 0.17, 0.145, 0.125
+LABEL_LINE_IN = 0.125
 
 
 @dataclass(frozen=True)
@@ -54,11 +55,12 @@ def panel_grid(grid: Grid, x_limits: tuple[float, float], y_limits: tuple[float,
     foot = style.wrapped(grid.foot, SMALL_PT, width - 2 * MARGIN_IN) if grid.foot else []
     # The unit of y stands above the panels, since rotated text is hard to read.
     told = [t for note in (grid.y_label, *grid.notes) for t in style.wrapped(note, SMALL_PT, width - 2 * MARGIN_IN)]
-    top = 0.3 + TITLE_LINE_IN * len(title) + 0.16 * len(told)
+    top = 0.3 + TITLE_LINE_IN * len(title) + NOTE_LINE_IN * len(told)
     bottom = 0.32 + FOOT_LINE_IN * len(foot)
     height = top + lines * cell_h + bottom
     picture = style.new_picture(width, height, grid.title)
-    _write_around(picture, title, told, foot)
+    write_head(picture, title, told)
+    write_foot(picture, foot)
     panels = []
     for number, name in enumerate(grid.panel_titles):
         row, column = divmod(number, columns)
@@ -71,20 +73,6 @@ def panel_grid(grid: Grid, x_limits: tuple[float, float], y_limits: tuple[float,
             axes.set_xlabel(grid.x_label, fontsize=TEXT_PT)
         panels.append(axes)
     return picture, panels
-
-
-def _write_around(picture: Picture, title: Sequence[str], told: Sequence[str], foot: Sequence[str]) -> None:
-    width, height = picture.get_size_inches()
-    y = height - 0.14
-    for line in title:
-        style.plain(picture.text(MARGIN_IN / width, y / height, line, va="top", fontsize=TITLE_PT, fontweight="bold"))
-        y -= TITLE_LINE_IN
-    for line in told:
-        style.plain(picture.text(MARGIN_IN / width, (y - 0.03) / height, line, va="top", fontsize=SMALL_PT, color=GREY))
-        y -= 0.16
-    for index, line in enumerate(foot):
-        y = 0.1 + FOOT_LINE_IN * (len(foot) - 1 - index)
-        style.plain(picture.text(MARGIN_IN / width, y / height, line, va="bottom", fontsize=SMALL_PT, color=GREY))
 
 
 def _dress(axes: Axes, name: str, x_limits: tuple[float, float], y_limits: tuple[float, float]) -> None:

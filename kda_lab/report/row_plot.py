@@ -11,10 +11,10 @@ from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 from matplotlib.transforms import Transform, blended_transform_factory
 
 from kda_lab.report import style
+from kda_lab.report.frame import FOOT_LINE_IN, MARGIN_IN, NOTE_LINE_IN, TITLE_LINE_IN, write_foot, write_head
 from kda_lab.report.style import GREY, HAIR, INK, RULE, SMALL_PT, TEXT_PT, TITLE_PT, Picture
 
-MARGIN_IN, GAP_IN, AXIS_IN = 0.14, 0.14, 3.1
-ROW_IN, TITLE_LINE_IN, FOOT_LINE_IN = 0.19, 0.17, 0.145
+TOP_IN, GAP_IN, AXIS_IN, ROW_IN = 0.16, 0.14, 3.1, 0.19
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ def row_plot(layout: Layout, limits: tuple[float, float]) -> RowPlot:
     width = right + MARGIN_IN
     title = style.wrapped(layout.title, TITLE_PT, width - 2 * MARGIN_IN, "bold")
     foot = style.wrapped(layout.foot, SMALL_PT, width - 2 * MARGIN_IN) if layout.foot else []
-    top = 0.16 + TITLE_LINE_IN * len(title) + 0.16 * len(layout.notes) + 0.34
+    top = TOP_IN + TITLE_LINE_IN * len(title) + NOTE_LINE_IN * len(layout.notes) + 0.34
     bottom = 0.56 + FOOT_LINE_IN * len(foot) + 0.08
     height = top + ROW_IN * count + bottom
     picture = style.new_picture(width, height, layout.title)
@@ -123,19 +123,9 @@ def _dress_axis(axes: Axes, limits: tuple[float, float], count: int, label: str)
 
 
 def _write_frame(plot: RowPlot, layout: Layout, title: Sequence[str], foot: Sequence[str]) -> None:
-    picture, axes = plot.picture, plot.axes
-    width, height = picture.get_size_inches()
-    y = height - 0.16
-    for line in title:
-        style.plain(picture.text(MARGIN_IN / width, y / height, line, va="top", fontsize=TITLE_PT, fontweight="bold"))
-        y -= TITLE_LINE_IN
-    for line in layout.notes:
-        y -= 0.03
-        style.plain(picture.text(MARGIN_IN / width, y / height, line, va="top", fontsize=SMALL_PT, color=GREY))
-        y -= 0.13
-    for index, line in enumerate(foot):
-        y = 0.1 + FOOT_LINE_IN * (len(foot) - 1 - index)
-        style.plain(picture.text(MARGIN_IN / width, y / height, line, va="bottom", fontsize=SMALL_PT, color=GREY))
+    axes, width = plot.axes, plot.picture.get_size_inches()[0]
+    write_head(plot.picture, title, layout.notes, TOP_IN)
+    write_foot(plot.picture, foot)
     for number, column in enumerate(layout.columns):
         plot.write(number, -1, column.head, color=GREY, align=column.align)
     left = axes.get_position().x0 - GAP_IN / width
