@@ -70,8 +70,7 @@ def test_fla_is_unavailable_on_a_cpu_with_a_reason() -> None:
 def test_fla_gets_states_by_sequence_and_they_go_back(row: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a function that computes what chunk_kda does, the arm is right: starts, padding, empty ones, slots."""
     call = poisoned(cases.synthesise(row, 1))
-    monkeypatch.setattr(runtime, "import_optional", lambda name: SimpleNamespace(module=Fake(call), reason=""))
-    baselines.ARMS[2].bind([call])[0]()
+    fla_launcher(call, monkeypatch)()
     assert_right(call)
 
 
@@ -79,15 +78,14 @@ def test_fla_gets_states_by_sequence_and_they_go_back(row: Any, monkeypatch: pyt
 def test_fla_prepares_for_other_slots_where_a_graph_reads_them(row: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """States that move between launches are found again, in the memory that a captured graph knows."""
     call = poisoned(cases.synthesise(row, 1))
-    monkeypatch.setattr(runtime, "import_optional", lambda name: SimpleNamespace(module=Fake(call), reason=""))
-    launch: Any = baselines.ARMS[2].bind([call])[0]
-    before = launch._slots.data_ptr()
-    call.inputs["state_indices"].copy_(torch.tensor(passed_on(call.inputs["state_indices"].tolist(), slots_of(call))))
+    launch = fla_launcher(call, monkeypatch)
+    before, rows = launch._slots.data_ptr(), launch._rows.tolist()
+    indices, slots = call.inputs["state_indices"], call.inputs["state"].shape[0]
+    indices.copy_(torch.tensor(passed_on(indices.tolist(), slots)))
     prepare = preparation_of(launch)
     assert prepare is not None
     prepare()
-    same_live = torch.equal(launch._rows, baselines.ARMS[2].bind([cases.synthesise(row, 1)])[0]._rows)
-    assert (launch._slots.data_ptr() == before) == same_live
+    assert (launch._slots.data_ptr() == before) == (launch._rows.tolist() == rows)
     launch()
     assert_right(call)
 
@@ -95,8 +93,7 @@ def test_fla_prepares_for_other_slots_where_a_graph_reads_them(row: Any, monkeyp
 def test_fla_prepares_for_other_lengths(monkeypatch: pytest.MonkeyPatch) -> None:
     """Other lengths stand in another tensor, whose chunks fla-core has not yet remembered."""
     call = poisoned(cases.synthesise(ROWS[1], 1))
-    monkeypatch.setattr(runtime, "import_optional", lambda name: SimpleNamespace(module=Fake(call), reason=""))
-    launch: Any = baselines.ARMS[2].bind([call])[0]
+    launch = fla_launcher(call, monkeypatch)
     before = launch._ends
     for name, new in cases.changed(call, "sequences", 2).items():
         call.inputs[name].copy_(new)
@@ -107,8 +104,10 @@ def test_fla_prepares_for_other_lengths(monkeypatch: pytest.MonkeyPatch) -> None
     assert launch._ends is not before
 
 
-def slots_of(call: Call) -> int:
-    return call.inputs["state"].shape[0]
+def fla_launcher(call: Call, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The launcher of fla-core's arm on one call, with a function that computes what chunk_kda does."""
+    monkeypatch.setattr(runtime, "import_optional", lambda name: SimpleNamespace(module=Fake(call), reason=""))
+    return baselines.ARMS[2].bind([call])[0]
 
 
 class Fake:
