@@ -140,10 +140,10 @@ def resolve_device(name: str) -> torch.device:
         return default_device()
     try:
         device = torch.device(name)
-    # What torch does not know; it knows more kinds than these.
+    # A name that torch does not know; it knows more kinds than these, too.
     except RuntimeError:
-        device = torch.device("meta")
-    if device.type not in ("cpu", "cuda"):
+        device = None
+    if device is None or device.type not in ("cpu", "cuda"):
         raise ParameterError("runtime", [Reason("device", repr(name), "auto, cpu, cuda or cuda:N")])
     if device.type == "cuda" and not torch.cuda.is_available():
         raise UnavailableError(

@@ -1,7 +1,7 @@
 """What the ops of Kimi Delta Attention demand of a call beyond what a contract can say.
 
-Products of axes, extents that nothing may lack, the gate's bound. No reason is given where a tensor has another rank or is no tensor: that is a contract's to refuse. Nothing but the facts of a call
-is looked at, never the device.
+Products of axes, extents that nothing may lack, the gate's bound. No reason is given where a tensor has another rank or
+is no tensor: that is a contract's to refuse. Nothing but the facts of a call is looked at, never the device.
 """
 
 from __future__ import annotations
